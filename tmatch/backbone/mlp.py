@@ -1,0 +1,36 @@
+"""A backbone for small data."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from tmatch.condition import Condition
+from tmatch.layers import TimeEmbedding
+from tmatch.tensors import State, Time
+
+
+class MLP(nn.Module):
+    """h = f_t(x_t) by an MLP that reads the whole state at once: for points, not for images."""
+
+    def __init__(self, grid: Sequence[int], channels: int, width: int = 128, depth: int = 3) -> None:
+        super().__init__()
+        self.grid = tuple(grid)
+        self.width = width
+        tokens = prod(self.grid)
+        self.x_in = nn.Linear(tokens * channels, width)
+        self.t_in = TimeEmbedding(width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.out = nn.Linear(width, tokens * width)
+
+    def forward(self, x: State, t: Time, condition: Condition | None = None) -> Tensor:
+        """One vector a token, (batch, *grid, width)."""
+        if condition is not None:
+            raise ValueError("The MLP backbone takes no condition; use DiT, or a network of your own.")
+        if tuple(x.shape[1:-1]) != self.grid:
+            raise ValueError(f"This MLP reads a grid of {self.grid} tokens; got {tuple(x.shape[1:-1])}.")
+        h = self.x_in(x.flatten(1)) + self.t_in(t)
+        for layer in self.layers:
+            h = h + layer(torch.nn.functional.silu(h))
+        return self.out(torch.nn.functional.silu(h)).unflatten(1, (*self.grid, self.width))

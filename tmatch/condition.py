@@ -1,0 +1,62 @@
+"""What generation is conditioned on: a text embedding, a class, any sequence of vectors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A sequence of vectors an image, `tokens` (batch, length, width); `mask` (batch, length) is False on padding."""
+
+    tokens: Tensor
+    mask: Tensor
+
+    def __post_init__(self) -> None:
+        if self.tokens.ndim != 3:
+            raise ValueError(f"A condition has shape (batch, length, width); got {tuple(self.tokens.shape)}.")
+        if self.mask.shape != self.tokens.shape[:2] or self.mask.dtype != torch.bool:
+            raise ValueError(
+                f"The mask of a condition is boolean, one value a token {tuple(self.tokens.shape[:2])}; "
+                f"got {self.mask.dtype} {tuple(self.mask.shape)}."
+            )
+
+    @classmethod
+    def dense(cls, tokens: Tensor) -> "Condition":
+        """A condition without padding."""
+        return cls(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, images: slice | Tensor) -> "Condition":
+        return Condition(self.tokens[images], self.mask[images])
+
+    def padded(self, length: int) -> "Condition":
+        """The same condition, padded to a length."""
+        extra = length - self.tokens.shape[1]
+        return Condition(pad(self.tokens, (0, 0, 0, extra)), pad(self.mask, (0, extra))) if extra else self
+
+    def repeated(self, batch: int) -> "Condition":
+        """One condition for a whole batch; a batch of them stays as it is."""
+        if len(self) == batch:
+            return self
+        if len(self) == 1:
+            return Condition(self.tokens.expand(batch, -1, -1), self.mask.expand(batch, -1))
+        raise ValueError(f"There are {len(self)} conditions for {batch} images; give one for each, or just one.")
+
+    @staticmethod
+    def cat(conditions: Sequence["Condition"]) -> "Condition":
+        """Several batches as one, padded to the longest."""
+        length = max(c.tokens.shape[1] for c in conditions)
+        padded = [c.padded(length) for c in conditions]
+        return Condition(torch.cat([c.tokens for c in padded]), torch.cat([c.mask for c in padded]))
+
+    def dropped(self, drop: Tensor, null: "Condition") -> "Condition":
+        """The same batch with the null condition where `drop` (batch,) is true: how guidance is trained."""
+        both = Condition.cat([self, null.repeated(len(self))])
+        index = torch.arange(len(self), device=drop.device)
+        return both[torch.where(drop, index + len(self), index)]

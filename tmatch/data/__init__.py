@@ -1,0 +1,6 @@
+"""Data: toy densities and tensors in memory."""
+
+from tmatch.data.memory import InMemory
+from tmatch.data.toy import TOYS
+
+__all__ = ["TOYS", "InMemory"]

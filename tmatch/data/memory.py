@@ -1,0 +1,49 @@
+"""Data that fits in memory."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tmatch.condition import Condition
+from tmatch.tensors import State, require_finite
+from tmatch.times import require_steps
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """States, and conditions to go with them, in batches that depend on (seed, step) alone.
+
+    Each epoch is a permutation of its own; a batch may straddle two of them, so nothing is dropped.
+    """
+
+    x: State
+    condition: Condition | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.x.ndim < 3 or len(self.x) == 0:
+            raise ValueError(f"States have shape (samples, *grid, channels); got {tuple(self.x.shape)}.")
+        if self.condition is not None and len(self.condition) != len(self.x):
+            raise ValueError(f"There are {len(self.condition)} conditions for {len(self.x)} states; they go in pairs.")
+        require_finite("the data", self.x)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def _order(self, epoch: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        return torch.randperm(len(self), generator=generator)
+
+    def indices(self, step: int, size: int) -> Tensor:
+        """The samples of a step's batch."""
+        first = step * require_steps(size)
+        epochs = range(first // len(self), (first + size - 1) // len(self) + 1)
+        order = torch.cat([self._order(epoch) for epoch in epochs])
+        offset = first - epochs[0] * len(self)
+        return order[offset : offset + size]
+
+    def batch(self, step: int, size: int) -> tuple[State, Condition | None]:
+        """The states of a step's batch, and their conditions."""
+        chosen = self.indices(step, size)
+        return self.x[chosen], None if self.condition is None else self.condition[chosen]

@@ -1,0 +1,129 @@
+"""Exact kernels, for targets whose posterior is known: what is left of the error when nothing is learnt.
+
+With them a sampler is held against closed forms, and the three sources of error (learning, the head's solver, tokens
+drawn independently) are told apart.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+
+from tmatch.condition import Condition
+from tmatch.kernel import Decoding, Kernel
+from tmatch.noise import Noise
+from tmatch.parametrization import Parametrization
+from tmatch.process import Process, Transition
+from tmatch.tensors import State, Time
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """X_T | X_t for each of n states: a mixture of `log_weights` (n, k), `means` (n, k, d), `covariances` (k, d, d)."""
+
+    log_weights: Tensor
+    means: Tensor
+    covariances: Tensor
+
+    def mean(self) -> Tensor:
+        """E[X_T | X_t], (n, d)."""
+        return torch.einsum("nk,nkd->nd", self.log_weights.exp(), self.means)
+
+    def sample(self, noise: Noise) -> Tensor:
+        """X_T ~ q(. | X_t), (n, d)."""
+        ladder = self.log_weights.exp().cumsum(-1)
+        component = (noise.uniform(1).to(ladder) > ladder[:, :-1]).sum(-1)
+        scale = torch.linalg.cholesky(self.covariances)[component]
+        z = noise.normal(self.means.shape[-1]).to(scale)
+        return self.means[torch.arange(len(z)), component] + torch.einsum("nij,nj->ni", scale, z)
+
+
+@dataclass(frozen=True)
+class GaussianMixture:
+    """A target sum_k w_k N(mu_k, Sigma_k) over flattened states: weights (k,), means (k, d), covariances (k, d, d)."""
+
+    weights: Tensor
+    means: Tensor
+    covariances: Tensor
+
+    @classmethod
+    def gaussian(cls, mean: Tensor, covariance: Tensor) -> "GaussianMixture":
+        """A single Gaussian."""
+        return cls(torch.ones(1, dtype=mean.dtype), mean[None], covariance[None])
+
+    def components(self, sigma: Tensor, alpha: Tensor) -> MultivariateNormal:
+        """The law of X_t = sigma_t Z_t + alpha_t X_T within each component."""
+        spread = alpha**2 * self.covariances + sigma**2 * torch.eye(self.means.shape[-1], dtype=self.means.dtype)
+        return MultivariateNormal(alpha * self.means, spread)
+
+    def log_prob(self, x_t: Tensor, sigma: Tensor, alpha: Tensor) -> Tensor:
+        """log q_t(x_t), (n,)."""
+        return (self.weights.log() + self.components(sigma, alpha).log_prob(x_t[:, None])).logsumexp(-1)
+
+    def posterior(self, x_t: Tensor, sigma: Tensor, alpha: Tensor) -> Posterior:
+        """X_T given X_t = x_t (n, d), by Bayes."""
+        components = self.components(sigma, alpha)
+        gain = alpha * torch.linalg.solve(components.covariance_matrix, self.covariances).mT
+        off = x_t[:, None] - components.mean
+        log_weights = self.weights.log() + components.log_prob(x_t[:, None])
+        covariances = self.covariances - alpha * gain @ self.covariances
+        return Posterior(
+            log_weights.log_softmax(-1),
+            self.means + torch.einsum("kij,nkj->nki", gain, off),
+            (covariances + covariances.mT) / 2,
+        )
+
+
+class ExactMean(nn.Module):
+    """E[Y | X_t] in closed form, as a backbone.
+
+    MeanKernel(ExactMean(...), nn.Identity()) is flow matching, learnt perfectly.
+    """
+
+    def __init__(self, target: GaussianMixture, process: Process, parametrization: Parametrization) -> None:
+        super().__init__()
+        self.target = target
+        self.process = process
+        self.parametrization = parametrization
+
+    def y(self, x_T: Tensor, x_t: State, t: Time) -> State:
+        """The Y that belongs to a flattened X_T; it is affine in X_T, so the mean of X_T gives the mean of Y."""
+        x_T = x_T.reshape(x_t.shape).to(x_t)
+        sigma, alpha = self.process.coefficients(t, x_t)
+        return self.parametrization.target(Transition((x_t - alpha * x_T) / sigma, x_t, x_t, x_T, t, t))
+
+    def posterior(self, x_t: State, t: Time) -> Posterior:
+        """X_T | X_t, at one time for the whole batch."""
+        sigma, alpha = self.process.schedule.sigma(t.double()), self.process.schedule.alpha(t.double())
+        return self.target.posterior(x_t.flatten(1).double(), sigma, alpha)
+
+    def forward(self, x_t: State, t: Time, condition: Condition | None = None) -> State:
+        """E[Y | X_t]; all images at the time of the first."""
+        return self.y(self.posterior(x_t, t[0]).mean(), x_t, t[0])
+
+
+class PosteriorKernel(Kernel):
+    """Y ~ q(. | X_t) in closed form: the kernel a perfect training would end with.
+
+    With `per_token` the tokens are drawn from the same marginals but independently of each other, as DTM's head does:
+    token i comes from a joint draw of its own.
+    """
+
+    def __init__(self, exact: ExactMean, per_token: bool = False) -> None:
+        super().__init__()
+        self.backbone = exact
+        self.exact = exact
+        self.per_token = per_token
+
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+        """There is nothing to learn: the squared distance to the mean, the least any regression can reach."""
+        return (self.exact(x_t, t) - y).square().flatten(1).mean(1)
+
+    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+        posterior = self.exact.posterior(x_t, t)
+        if not self.per_token:
+            return self.exact.y(posterior.sample(noise), x_t, t)
+        tokens = x_t.flatten(1, -2).shape[1]
+        draws = [self.exact.y(posterior.sample(noise), x_t, t).flatten(1, -2)[:, i] for i in range(tokens)]
+        return torch.stack(draws, dim=1).reshape(x_t.shape)

@@ -1,0 +1,109 @@
+"""Classifier-free guidance, as a wrapper around anything a network predicts from a condition."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from tmatch.condition import Condition
+from tmatch.solver import Velocity
+from tmatch.tensors import State, Time, per_image
+
+
+@dataclass(frozen=True)
+class Branches:
+    """The conditions a network is evaluated on, stacked in one batched pass, and the weight of each in the result."""
+
+    conditions: tuple[Condition | None, ...]
+    weights: tuple[float, ...]
+
+    def stack(self, x: Tensor) -> Tensor:
+        """x, once for each branch."""
+        return x if len(self.weights) == 1 else torch.cat([x] * len(self.weights))
+
+    def inputs(self, x_t: State, t: Time) -> tuple[State, Time, Condition | None]:
+        """What the backbone is called with."""
+        given = [c.repeated(len(x_t)) for c in self.conditions if c is not None]
+        condition = (given[0] if len(given) == 1 else Condition.cat(given)) if given else None
+        return self.stack(x_t), self.stack(per_image(t, x_t)), condition
+
+    def mix(self, v: Tensor) -> Tensor:
+        """The weighted sum over branches."""
+        if len(self.weights) == 1:
+            return v
+        return reduce(torch.add, (w * part for w, part in zip(self.weights, v.chunk(len(self.weights)), strict=True)))
+
+    def guide(self, velocity: Velocity) -> Velocity:
+        """The guided velocity: every branch is evaluated at one and the same y_s."""
+        return lambda s, y_s: self.mix(velocity(s, self.stack(y_s)))
+
+
+class Guidance(ABC):
+    """Decides, while sampling, which branches to evaluate."""
+
+    @abstractmethod
+    def at(self, progress: float, condition: Condition | None) -> Branches:
+        """The branches when `progress` of the sample is decided: t for the kernels that draw all tokens at once."""
+
+
+@dataclass(frozen=True)
+class NoGuidance(Guidance):
+    """The conditional prediction as it is."""
+
+    def at(self, progress: float, condition: Condition | None) -> Branches:
+        return Branches((condition,), (1.0,))
+
+
+def constant(progress: float) -> float:
+    """The full scale throughout."""
+    return 1.0
+
+
+def rising(progress: float) -> float:
+    """From no guidance at the start to the full scale at the end, linearly (MAR's 'linear')."""
+    return progress
+
+
+def falling(progress: float) -> float:
+    """From the full scale at the start to no guidance at the end, linearly (NextStep's 'linear')."""
+    return 1.0 - progress
+
+
+GUIDANCE_SCHEDULES: dict[str, Callable[[float], float]] = {"constant": constant, "rising": rising, "falling": falling}
+
+
+@dataclass(frozen=True)
+class ClassifierFreeGuidance(Guidance):
+    """v = v_null + w (v_cond - v_null), where w = 1 + (scale - 1) schedule(progress) inside the interval and 1 outside.
+
+    w = 1 is the conditional model and w = 0 the unconditional one; either costs a single branch.
+    """
+
+    null: Condition
+    scale: float = 6.5
+    interval: tuple[float, float] = (0.0, 1.0)
+    schedule: Callable[[float], float] = constant
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.scale):
+            raise ValueError(f"The guidance scale is a finite number (1 is no guidance); got {self.scale}.")
+        low, high = self.interval
+        if not 0 <= low <= high <= 1:
+            raise ValueError(f"The guidance interval is 0 <= from <= to <= 1; got {self.interval}.")
+
+    def weight(self, progress: float) -> float:
+        """The w of the formula."""
+        low, high = self.interval
+        return 1 + (self.scale - 1) * self.schedule(progress) if low <= progress <= high else 1.0
+
+    def at(self, progress: float, condition: Condition | None) -> Branches:
+        if condition is None:
+            raise ValueError("Guidance pushes towards a condition, and none was given; pass one, or drop the guidance.")
+        w = self.weight(progress)
+        branches = [(c, v) for c, v in ((condition, w), (self.null, 1 - w)) if v != 0]
+        conditions, weights = zip(*branches, strict=True)
+        return Branches(conditions, weights)

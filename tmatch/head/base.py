@@ -1,0 +1,23 @@
+"""What a kernel asks of a head."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+from tmatch.tensors import Time
+
+
+class Head(nn.Module, ABC):
+    """A velocity g_{s,t}(y_s, h) over tokens, in two parts: what depends on s, and what does not."""
+
+    channels: int
+    """Numbers in a token."""
+
+    @abstractmethod
+    def prepare(self, h: Tensor, t: Time) -> Any:  # noqa: ANN401
+        """What is the same at every s: h (batch, ..., width) and t (batch,), once a transition."""
+
+    @abstractmethod
+    def forward(self, y_s: Tensor, s: Time, context: Any) -> Tensor:  # noqa: ANN401
+        """The velocity at (s, y_s), for y_s (batch, ..., channels); s is one number, or one a token (batch, ...)."""

@@ -1,0 +1,71 @@
+"""The flow head g: a small network that draws each token given the backbone's output for it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from tmatch.head.base import Head
+from tmatch.layers import TimeEmbedding, initialise, modulate
+from tmatch.tensors import Time, over
+
+
+@dataclass(frozen=True)
+class HeadContext:
+    """All that the head knows besides y_s and s; it is the same at every solver step."""
+
+    h: Tensor  # (..., width)
+    time: Tensor  # (..., width)
+    modulations: list[Tensor]  # one a block, (..., 3 width)
+
+
+class HeadBlock(nn.Module):
+    """x + gate * MLP(scale * norm(x) + shift), with (shift, scale, gate) from h and from the time."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+
+    def forward(self, x: Tensor, modulation: Tensor) -> Tensor:
+        shift, scale, gate = modulation.chunk(3, dim=-1)
+        return x + gate * self.mlp(modulate(self.norm(x), shift, scale))
+
+
+class FlowHead(Head):
+    """u_s(y | h) = g_{s,t}(y, h): an MLP on each token by itself, with AdaLN (Eq. 13).
+
+    Each block is modulated by a linear of h, its own, plus one of (s, t), shared between blocks. Only the second
+    depends on s, so `prepare` computes the first once a transition and the solver's loop is left with the MLP.
+    """
+
+    def __init__(self, channels: int, context_width: int, width: int = 1024, depth: int = 6) -> None:
+        super().__init__()
+        self.channels = channels
+        self.y_in = nn.Linear(channels, width)
+        self.h_in = nn.Linear(context_width, width)
+        self.s_in = TimeEmbedding(width)
+        self.t_in = TimeEmbedding(width)
+        self.time_modulation = nn.Linear(width, 3 * width)
+        h_modulations = [nn.Linear(width, 3 * width) for _ in range(depth)]
+        self.h_modulations = nn.ModuleList(h_modulations)
+        self.blocks = nn.ModuleList(HeadBlock(width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.out_modulation = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, channels)
+        initialise(self, self.time_modulation, self.out_modulation, self.out, *h_modulations)
+
+    def prepare(self, h: Tensor, t: Time) -> HeadContext:
+        """What does not depend on s: h (batch, ..., context_width) and t (batch,), once a transition."""
+        h = self.h_in(h)
+        modulations = [linear(silu(h)) for linear in self.h_modulations]
+        return HeadContext(h, self.t_in(over(t, h[..., 0])), modulations)
+
+    def forward(self, y_s: Tensor, s: Time, context: HeadContext) -> Tensor:
+        """The velocity at (s, y_s): s is one number for all tokens, or one for each."""
+        time = silu(self.s_in(s) + context.time)
+        shared = self.time_modulation(time)
+        x = self.y_in(y_s) + context.h
+        for block, modulation in zip(self.blocks, context.modulations, strict=True):
+            x = block(x, modulation + shared)
+        return self.out(modulate(self.norm(x), *self.out_modulation(time).chunk(2, dim=-1)))

@@ -1,0 +1,19 @@
+"""The third choice: the kernel p(Y | X_t)."""
+
+from tmatch.kernel.base import Decoding, Kernel, Snapshot
+from tmatch.kernel.flow import Flow, ParallelFlow
+from tmatch.kernel.gaussian import GaussianKernel, NoSpread, Spread, UnitDataSpread
+from tmatch.kernel.mean import MeanKernel
+
+__all__ = [
+    "Decoding",
+    "Flow",
+    "GaussianKernel",
+    "Kernel",
+    "MeanKernel",
+    "NoSpread",
+    "ParallelFlow",
+    "Snapshot",
+    "Spread",
+    "UnitDataSpread",
+]

@@ -1,0 +1,79 @@
+"""Kernels learnt by flow matching, with a head that draws tokens given the backbone's output."""
+
+from torch import Tensor, nn
+
+from tmatch.condition import Condition
+from tmatch.guidance import Branches
+from tmatch.head import Head
+from tmatch.kernel.base import Decoding, Kernel
+from tmatch.noise import Noise
+from tmatch.patch import merge, split
+from tmatch.solver import Solver
+from tmatch.tensors import State, Time, over
+from tmatch.times import Density, Uniform
+
+
+class Flow(nn.Module):
+    """p(B | h) by flow matching: B_s = (1 - s) B_0 + s B, dB_s/ds = g_{s,t}(B_s, h) (Eqs. 8 and 9).
+
+    Every kernel that draws continuous tokens rests on this pair of functions. A head token is drawn by itself; in
+    training each gets `draws` pairs of its own (s, B_0).
+    """
+
+    def __init__(self, head: Head, draws: int = 1, density: Density = Uniform()) -> None:
+        super().__init__()
+        self.head = head
+        self.draws = draws
+        self.density = density
+
+    def loss(self, b: Tensor, h: Tensor, t: Time, noise: Noise) -> Tensor:
+        """|g_{s,t}(B_s, h) - (B - B_0)|^2 for each token, (batch, *tokens)."""
+        b, h = b.unsqueeze(1), h.unsqueeze(1)  # (batch, draws, *tokens, channels)
+        b_0 = noise.normal(self.draws, *b.shape[2:])
+        s = self.density.sample(noise, self.draws, *b.shape[2:-1])
+        b_s = (1 - over(s, b)) * b_0 + over(s, b) * b
+        u = self.head(b_s, s, self.head.prepare(h, t))
+        return (u - (b - b_0)).square().mean(-1).mean(1)
+
+    def sample(self, h: Tensor, t: Time, noise: Noise, solver: Solver, branches: Branches) -> Tensor:
+        """B ~ p(. | h) by solving from B_0 ~ N(0, I); h and t hold every branch of the guidance."""
+        context = self.head.prepare(h, t)
+        velocity = branches.guide(lambda s, b_s: self.head(b_s, s, context))
+        b_0 = noise.normal(*h.shape[1:-1], self.head.channels)
+        return solver.solve(velocity, b_0)
+
+
+class ParallelFlow(Kernel):
+    """Y | (t, X_t) with every head token drawn on its own given h_t = f_t(X_t) (Eq. 13): DTM's kernel.
+
+    A head token covers `head_patch` neighbouring backbone tokens, which are then drawn jointly: (1, 4) is the paper's
+    2x8 patch on a grid of 2x2 ones.
+    """
+
+    def __init__(self, backbone: nn.Module, flow: Flow, head_patch: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.flow = flow
+        self.head_patch = head_patch
+
+    @property
+    def head(self) -> nn.Module:
+        return self.flow.head
+
+    def merge(self, x: Tensor) -> Tensor:
+        """Backbone tokens to head tokens."""
+        return x if self.head_patch is None else merge(x, self.head_patch)
+
+    def split(self, x: Tensor) -> Tensor:
+        """Head tokens to backbone tokens."""
+        return x if self.head_patch is None else split(x, self.head_patch)
+
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+        h_t = self.merge(self.backbone(x_t, t, condition))
+        return self.flow.loss(self.merge(y), h_t, t, noise).flatten(1).mean(1)
+
+    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+        branches = decoding.guidance.at(float(t), condition)
+        x, t, condition = branches.inputs(x_t, t)
+        h_t = self.merge(self.backbone(x, t, condition))
+        return self.split(self.flow.sample(h_t, t, noise, decoding.solver, branches))

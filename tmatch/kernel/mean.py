@@ -1,0 +1,47 @@
+"""The mean of Y and nothing else: flow matching and DDIM."""
+
+from torch import Tensor, nn
+
+from tmatch.condition import Condition
+from tmatch.kernel.base import Decoding, Kernel
+from tmatch.noise import Noise
+from tmatch.parametrization import NextState, Parametrization
+from tmatch.process import Process
+from tmatch.tensors import State, Time
+
+
+class MeanKernel(Kernel):
+    """Y = E[Y | X_t], learnt by regression; with the difference on the linear process, sampling is Euler's method.
+
+    `readout` turns the backbone's output into tokens.
+    """
+
+    def __init__(self, backbone: nn.Module, readout: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.readout = readout
+
+    def mean(self, x_t: State, t: Time, condition: Condition | None) -> State:
+        """E[Y | X_t]."""
+        return self.readout(self.backbone(x_t, t, condition))
+
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+        """|E[Y | X_t] - Y|^2."""
+        return (self.mean(x_t, t, condition) - y).square().flatten(1).mean(1)
+
+    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+        branches = decoding.guidance.at(float(t), condition)
+        return branches.mix(self.mean(*branches.inputs(x_t, t)))
+
+    def check(self, process: Process, parametrization: Parametrization) -> None:
+        name = type(process).__name__
+        if process.noise_kept == "none":
+            raise ValueError(
+                f"A kernel of the mean cannot follow {name}: fresh noise at every step leaves an error that more steps "
+                "do not remove; use LinearProcess, or a flow kernel."
+            )
+        if isinstance(parametrization, NextState) and process.noise_kept != "all":
+            raise ValueError(
+                f"The mean of X_{{t+1}} has lost the noise that {name} adds at each step; predict Difference, "
+                "CleanState or NoiseState, and the process adds the noise itself."
+            )

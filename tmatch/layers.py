@@ -1,0 +1,74 @@
+"""What backbones and heads share: times and positions as vectors, AdaLN, and initialisation."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from tmatch.tensors import Time
+
+
+def sinusoids(x: Tensor, width: int, longest: float) -> Tensor:
+    """cos and sin of x at `width / 2` frequencies, periods from 2 pi to 2 pi `longest`: (..., width)."""
+    half = width // 2
+    rates = torch.exp(-math.log(longest) * torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angles = x.float().unsqueeze(-1) * rates
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+class TimeEmbedding(nn.Module):
+    """A time in [0, 1] as a vector, by sinusoids and an MLP."""
+
+    def __init__(self, width: int, frequencies: int = 256) -> None:
+        super().__init__()
+        self.frequencies = frequencies
+        self.linear_1 = nn.Linear(frequencies, width)
+        self.linear_2 = nn.Linear(width, width)
+
+    def forward(self, t: Time) -> Tensor:
+        weight = self.linear_1.weight
+        features = sinusoids(1000 * t.to(weight.device), self.frequencies, 10_000).to(weight.dtype)
+        return self.linear_2(silu(self.linear_1(features)))
+
+
+class PositionEmbedding(nn.Module):
+    """Positions (step, row, column) as vectors: sinusoids of each axis, then a linear; any size, square or not."""
+
+    axes = 3
+
+    def __init__(self, width: int, frequencies: int = 64) -> None:
+        super().__init__()
+        self.frequencies = frequencies
+        self.linear = nn.Linear(self.axes * frequencies, width)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(tokens, 3) -> (tokens, width)."""
+        features = sinusoids(positions, self.frequencies, 100).flatten(-2)
+        return self.linear(features.to(self.linear.weight.dtype))
+
+
+def grid_positions(grid: Sequence[int], step: int = 0, device: torch.device | None = None) -> Tensor:
+    """(step, row, column) of every token of a grid in reading order; a sequence is one row: (tokens, 3)."""
+    if not 1 <= len(grid) <= 2:
+        raise ValueError(f"Tokens lie on a line or in rows and columns; got a grid of {tuple(grid)}.")
+    rows, columns = (1, *grid)[-2:]
+    axes = [torch.arange(n, device=device) for n in (rows, columns)]
+    places = torch.cartesian_prod(*axes)
+    return torch.cat((torch.full_like(places[:, :1], step), places), dim=-1)
+
+
+def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """AdaLN: x (1 + scale) + shift."""
+    return torch.addcmul(shift, x, 1 + scale)
+
+
+def initialise(network: nn.Module, *zeros: nn.Linear) -> None:
+    """Xavier weights and zero biases for every linear layer, and nothing but zeros for those named."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    for layer in zeros:
+        nn.init.zeros_(layer.weight)

@@ -1,0 +1,77 @@
+"""Transition Matching: Algorithm 1 and Algorithm 2, side by side, for every choice of process, Y and kernel."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from tmatch.condition import Condition
+from tmatch.kernel import Decoding, Kernel, Snapshot
+from tmatch.noise import Noise
+from tmatch.parametrization import Parametrization
+from tmatch.process import Process
+from tmatch.tensors import State, Time, require_finite
+from tmatch.times import Steps, Times
+
+
+class TransitionMatching(nn.Module):
+    """A Markov chain X_0 -> X_1 -> ... -> X_T learnt from a supervising process."""
+
+    def __init__(self, process: Process, parametrization: Parametrization, kernel: Kernel, times: Times) -> None:
+        super().__init__()
+        parametrization.check(process, times)
+        kernel.check(process, parametrization)
+        self.process = process
+        self.parametrization = parametrization
+        self.kernel = kernel
+        self.times = times
+
+    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None) -> Tensor:
+        """Algorithm 1, line by line; one value an image."""
+        require_finite("x_T", x_T)
+        t, t_next = self.times.sample(noise)  # t ~ U([T - 1])
+        q = self.process.sample(x_T, t, t_next, noise)  # (X_t, X_{t+1}) ~ q(. | X_T)
+        y = self.parametrization.target(q)  # Y
+        return self.kernel.loss(y, q.x_t, t, condition, noise)  # D(Y, p(. | X_t))
+
+    @torch.no_grad()
+    def sample(
+        self,
+        shape: Sequence[int],
+        noise: Noise,
+        condition: Condition | None = None,
+        steps: Steps | None = None,
+        decoding: Decoding = Decoding(),
+        start: State | None = None,
+    ) -> State:
+        """Algorithm 2: X_T of `shape` (*grid, channels), one for each stream of the noise.
+
+        `steps` is a number, a list of times, or None for the model's own; `start` replaces X_0 at the first of them.
+        """
+        x_t = self.process.source(shape, noise) if start is None else start  # X_0 ~ p_0
+        require_finite("the starting state", x_t)
+        for t, t_next in pairwise(self.grid(steps)):
+            x_t = self.step(x_t, t, t_next, noise, condition, decoding)
+        return x_t
+
+    def step(
+        self, x_t: State, t: Time, t_next: Time, noise: Noise, condition: Condition | None, decoding: Decoding
+    ) -> State:
+        """One transition of Algorithm 2."""
+        y = self.kernel.sample(x_t, t, condition, noise, decoding)  # Y ~ p(. | X_t)
+        x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, noise)  # X_{t+1} ~ q(. | X_t, Y)
+        if decoding.observe is not None:
+            estimate = self.parametrization.estimate(self.process, x_t, y, t)
+            decoding.observe(Snapshot(float(t_next), x_next, estimate))
+        return x_next
+
+    def grid(self, steps: Steps | None = None) -> Tensor:
+        """The times Algorithm 2 visits, refused where this model cannot take those steps."""
+        grid = self.times.grid(steps)
+        self.parametrization.check_grid(grid, self.times)
+        return grid
+
+    def transitions(self, steps: Steps | None = None) -> int:
+        """How often the kernel is drawn from."""
+        return len(self.grid(steps)) - 1

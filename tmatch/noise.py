@@ -1,0 +1,88 @@
+"""Random numbers that belong to an image, not to a batch."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed 64-bit integer
+_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & (2 ** (64 - bits) - 1)  # a logical shift: torch's is arithmetic
+
+
+def _splitmix64(x: Tensor) -> Tensor:
+    """SplitMix64's finalizer (Steele, Lea and Flood, 2014): a bijection that scrambles 64 bits."""
+    x = (x ^ _shift(x, 30)) * _MIX[0]
+    x = (x ^ _shift(x, 27)) * _MIX[1]
+    return x ^ _shift(x, 31)
+
+
+class Noise:
+    """One stream of random numbers an image: a pure function of (seed, position in the stream).
+
+    Image k gets the same numbers whatever batch it is drawn in, on every device, and a stream is restored by its
+    seed alone. All streams of a batch are evaluated in one vectorised pass, with no generator and no hidden state.
+    """
+
+    def __init__(
+        self,
+        seeds: Iterable[int] | Tensor,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if not isinstance(seeds, Tensor):
+            seeds = torch.tensor([(int(s) + 2**63) % 2**64 - 2**63 for s in seeds], dtype=torch.int64)
+        if seeds.ndim != 1 or len(seeds) == 0:
+            raise ValueError("Noise needs a flat list of at least one seed, one for each image.")
+        self._keys = _splitmix64(_splitmix64(seeds.to(device)) + _GOLDEN)
+        self._position = 0
+        self.dtype = dtype
+
+    @classmethod
+    def derive(
+        cls,
+        seed: int,
+        step: int,
+        samples: int | Sequence[int],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Self:
+        """The noise of a training step: a stream for each sample, from (seed, step, sample) alone."""
+        digest = hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()
+        base = int.from_bytes(digest, "big", signed=True)
+        indices = torch.arange(samples) if isinstance(samples, int) else torch.as_tensor(samples)
+        return cls(_splitmix64(indices + base), device, dtype)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the numbers are made."""
+        return self._keys.device
+
+    def _bits(self, count: int) -> Tensor:
+        """The next `count` 64-bit words of every stream, (batch, count)."""
+        positions = torch.arange(self._position + 1, self._position + 1 + count, device=self.device)
+        self._position += count
+        return _splitmix64(self._keys[:, None] + positions * _GOLDEN)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """U(0, 1), (batch, *shape), never 0 and never 1."""
+        bits = _shift(self._bits(math.prod(shape)), 41)
+        return ((bits + 0.5) * 2.0**-23).to(self.dtype).reshape(len(self), *shape)
+
+    def normal(self, *shape: int) -> Tensor:
+        """N(0, I), (batch, *shape), by Box and Muller: each word makes two numbers."""
+        count = math.prod(shape)
+        bits = self._bits((count + 1) // 2)
+        radius = ((_shift(bits, 32).float() + 0.5) * 2.0**-32).log_().mul_(-2).sqrt_()
+        angle = (bits & 0xFFFFFFFF).float().mul_(2 * math.pi * 2.0**-32)
+        pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)
+        return pairs.flatten(1)[:, :count].to(self.dtype).reshape(len(self), *shape)

@@ -1,0 +1,43 @@
+"""What the kernel predicts, Y, and how X_{t+1} follows from X_t and Y."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from tmatch.noise import Noise
+from tmatch.process import Process, Transition
+from tmatch.tensors import State, Time
+from tmatch.times import Times
+
+
+class Parametrization(ABC):
+    """A latent Y of the process with q_{t+1|t} = integral of q_{t+1|t,Y} q_{Y|t} (Eq. 6)."""
+
+    symbol: ClassVar[str]
+    """Y, as the paper writes it."""
+
+    @abstractmethod
+    def target(self, q: Transition) -> State:
+        """Y, from a transition of the supervising process."""
+
+    @abstractmethod
+    def endpoints(self, x_t: State, y: State, sigma: Tensor, alpha: Tensor) -> tuple[State, State] | None:
+        """The Z_t and X_T that X_t = sigma_t Z_t + alpha_t X_T and Y stand for; None where Y does not tell."""
+
+    def advance(self, process: Process, x_t: State, y: State, t: Time, t_next: Time, noise: Noise) -> State:
+        """X_{t+1} ~ q(. | X_t, Y)."""
+        ends = self.endpoints(x_t, y, *process.coefficients(t, x_t))
+        assert ends is not None, "a Y that does not determine X_T overrides `advance`"
+        return process.advance(*ends, t, t_next, noise)
+
+    def estimate(self, process: Process, x_t: State, y: State, t: Time) -> State | None:
+        """The denoising estimate: the X_T that X_t and Y stand for."""
+        ends = self.endpoints(x_t, y, *process.coefficients(t, x_t))
+        return None if ends is None else ends[1]
+
+    def check(self, process: Process, times: Times) -> None:  # noqa: B027
+        """Refuse a process, or times, that this Y cannot work with."""
+
+    def check_grid(self, grid: Tensor, times: Times) -> None:  # noqa: B027
+        """Refuse a sampling grid that this Y cannot follow."""

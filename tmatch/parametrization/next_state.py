@@ -1,0 +1,43 @@
+"""The next state itself."""
+
+import torch
+from torch import Tensor
+
+from tmatch.noise import Noise
+from tmatch.parametrization.base import Parametrization
+from tmatch.process import Process, Transition
+from tmatch.tensors import State, Time
+from tmatch.times import Grid, Times
+
+
+class NextState(Parametrization):
+    """Y = X_{t+1}: the kernel is q_{t+1|t} itself, so the steps are part of what is learnt."""
+
+    symbol = "X_{t+1}"
+
+    def target(self, q: Transition) -> State:
+        return q.x_next
+
+    def endpoints(self, x_t: State, y: State, sigma: Tensor, alpha: Tensor) -> None:
+        """X_{t+1} does not tell which data it will become."""
+        return None
+
+    def advance(self, process: Process, x_t: State, y: State, t: Time, t_next: Time, noise: Noise) -> State:
+        """X_{t+1} = Y."""
+        return y
+
+    def check(self, process: Process, times: Times) -> None:
+        if not isinstance(times, Grid):
+            raise ValueError(
+                "The next state needs to know when it is: train NextState on a Grid of times, "
+                "or use Difference for continuous time."
+            )
+
+    def check_grid(self, grid: Tensor, times: Times) -> None:
+        trained = times.grid(None)
+        if len(grid) != len(trained) or not torch.allclose(grid, trained):
+            raise ValueError(
+                f"A model of the next state takes the {len(trained) - 1} steps it was trained with, "
+                f"t = {trained.tolist()}, and no others (asked for {len(grid) - 1}); "
+                "use Difference to choose the number of steps when sampling."
+            )

@@ -1,0 +1,29 @@
+"""The noise."""
+
+import torch
+from torch import Tensor
+
+from tmatch.parametrization.base import Parametrization
+from tmatch.process import Process, Transition
+from tmatch.tensors import State
+from tmatch.times import Times
+
+
+class NoiseState(Parametrization):
+    """Y = X_0: epsilon-prediction."""
+
+    symbol = "X_0"
+
+    def target(self, q: Transition) -> State:
+        return q.z_t
+
+    def endpoints(self, x_t: State, y: State, sigma: Tensor, alpha: Tensor) -> tuple[State, State]:
+        """X_T = (X_t - sigma Y) / alpha."""
+        return y, (x_t - sigma * y) / alpha
+
+    def check(self, process: Process, times: Times) -> None:
+        if float(process.schedule.alpha(torch.tensor(0.0, dtype=torch.float64))) == 0:
+            raise ValueError(
+                f"At t = 0 the {type(process.schedule).__name__} schedule holds no data, so X_0 does not tell X_T; "
+                "use VariancePreserving, which keeps a trace of it, or predict Difference or CleanState."
+            )

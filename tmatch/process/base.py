@@ -1,0 +1,81 @@
+"""The supervising process q(X_0, ..., X_T | X_T)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from tmatch.noise import Noise
+from tmatch.process.schedule import Schedule
+from tmatch.tensors import State, Time, over
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Two consecutive states of a process, and what they were made of: X_t = sigma_t Z_t + alpha_t X_T."""
+
+    z_t: State
+    x_t: State
+    x_next: State
+    x_T: State
+    t: Time
+    t_next: Time
+
+
+@dataclass(frozen=True)
+class Process(ABC):
+    """X_t = sigma_t Z_t + alpha_t X_T with Z_t ~ N(0, I): a schedule, and how the noise Z_t goes on from step to step.
+
+    The marginals q_t depend on the schedule alone; the processes differ in q_{t+1|t}.
+    """
+
+    schedule: Schedule
+
+    noise_kept: ClassVar[Literal["all", "some", "none"]]
+    """How much of Z_t is left in Z_{t+1}."""
+
+    @abstractmethod
+    def next_noise(self, z_t: State, t: Time, t_next: Time, noise: Noise) -> State:
+        """Z_{t+1} given Z_t."""
+
+    def coefficients(self, t: Time, x: State) -> tuple[Tensor, Tensor]:
+        """(sigma_t, alpha_t), shaped to multiply x."""
+        return over(self.schedule.sigma(t), x), over(self.schedule.alpha(t), x)
+
+    def state(self, z_t: State, x_T: State, t: Time) -> State:
+        """X_t = sigma_t Z_t + alpha_t X_T."""
+        sigma, alpha = self.coefficients(t, x_T)
+        return sigma * z_t + alpha * x_T
+
+    def source(self, shape: Iterable[int], noise: Noise) -> State:
+        """X_0 ~ p_0 = N(0, I)."""
+        return noise.normal(*shape)
+
+    def sample(self, x_T: State, t: Time, t_next: Time, noise: Noise) -> Transition:
+        """(X_t, X_{t+1}) ~ q(. | X_T)."""
+        z_t = noise.normal(*x_T.shape[1:])
+        x_next = self.advance(z_t, x_T, t, t_next, noise)
+        return Transition(z_t, self.state(z_t, x_T, t), x_next, x_T, t, t_next)
+
+    def path(self, x_T: State, grid: Tensor, noise: Noise) -> list[State]:
+        """The whole path (X_0, ..., X_T) ~ q(. | X_T), a state for each time of the grid."""
+        z_t = noise.normal(*x_T.shape[1:])
+        states = [self.state(z_t, x_T, grid[0])]
+        for t, t_next in pairwise(grid):
+            z_t = self.next_noise(z_t, t, t_next, noise)
+            states.append(self.state(z_t, x_T, t_next))
+        return states
+
+    def advance(self, z_t: State, x_T: State, t: Time, t_next: Time, noise: Noise) -> State:
+        """X_{t+1} ~ q(. | Z_t, X_T)."""
+        return self.state(self.next_noise(z_t, t, t_next, noise), x_T, t_next)
+
+    def renoise(self, x_t: State, t: Time, t_earlier: Time, noise: Noise) -> State:
+        """Back to an earlier time by adding noise; the marginals are kept: X_t ~ q_t becomes X ~ q_{t_earlier}."""
+        sigma, alpha = self.coefficients(t, x_t)
+        sigma_earlier, alpha_earlier = self.coefficients(t_earlier, x_t)
+        shrink = alpha_earlier / alpha
+        return shrink * x_t + (sigma_earlier**2 - (shrink * sigma) ** 2).sqrt() * noise.normal(*x_t.shape[1:])

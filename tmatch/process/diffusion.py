@@ -1,0 +1,27 @@
+"""The Markov chain of diffusion models."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tmatch.noise import Noise
+from tmatch.process.base import Process
+from tmatch.tensors import State, Time, over
+
+
+@dataclass(frozen=True)
+class DiffusionProcess(Process):
+    """Z_{t+1} = rho Z_t + sqrt(1 - rho^2) Z, rho = (alpha_t / sigma_t) / (alpha_{t+1} / sigma_{t+1}).
+
+    This correlation makes X_T, ..., X_0 the Markov chain that adds independent noise, DDPM's forward process:
+    q_{t+1|t,T} is its posterior, with variance beta-tilde.
+    """
+
+    noise_kept: ClassVar[Literal["some"]] = "some"
+
+    def __str__(self) -> str:
+        return f"{self.schedule}, a Markov chain"
+
+    def next_noise(self, z_t: State, t: Time, t_next: Time, noise: Noise) -> State:
+        kept = self.schedule.alpha(t) * self.schedule.sigma(t_next)
+        rho = over(kept / (self.schedule.sigma(t) * self.schedule.alpha(t_next)), z_t)
+        return rho * z_t + (1 - rho**2).clamp(min=0).sqrt() * noise.normal(*z_t.shape[1:])

@@ -1,0 +1,24 @@
+"""Fresh noise at every time."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tmatch.noise import Noise
+from tmatch.process.base import Process
+from tmatch.process.schedule import Linear, Schedule
+from tmatch.tensors import State, Time
+
+
+@dataclass(frozen=True)
+class IndependentLinearProcess(Process):
+    """X_t = (1 - t) X_{0,t} + t X_T, the X_{0,t} ~ N(0, I) independent (Eq. 15)."""
+
+    schedule: Schedule = Linear()
+    noise_kept: ClassVar[Literal["none"]] = "none"
+
+    def __str__(self) -> str:
+        return f"{self.schedule}, an X_0 at each t"
+
+    def next_noise(self, z_t: State, t: Time, t_next: Time, noise: Noise) -> State:
+        """Z_{t+1} ~ N(0, I), whatever Z_t was."""
+        return noise.normal(*z_t.shape[1:])

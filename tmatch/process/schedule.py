@@ -1,0 +1,80 @@
+"""Schedules: how much noise, sigma_t, and how much data, alpha_t, there is at a time t in [0, 1]."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from tmatch.tensors import Time
+
+
+class Schedule(ABC):
+    """X_t = sigma_t Z_t + alpha_t X_T, from noise at t = 0 to data at t = 1."""
+
+    @abstractmethod
+    def sigma(self, t: Time) -> Time:
+        """The noise in X_t."""
+
+    @abstractmethod
+    def alpha(self, t: Time) -> Time:
+        """The data in X_t."""
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """sigma_t = 1 - t, alpha_t = t."""
+
+    def __str__(self) -> str:
+        return "linear"
+
+    def sigma(self, t: Time) -> Time:
+        return 1 - t
+
+    def alpha(self, t: Time) -> Time:
+        return t
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """sigma_t = cos(pi t / 2), alpha_t = sin(pi t / 2)."""
+
+    def __str__(self) -> str:
+        return "cosine"
+
+    def sigma(self, t: Time) -> Time:
+        return torch.sin((1 - t) * (math.pi / 2))  # the cosine of t, and exactly 0 at t = 1
+
+    def alpha(self, t: Time) -> Time:
+        return torch.sin(t * (math.pi / 2))
+
+
+@dataclass(frozen=True)
+class VariancePreserving(Schedule):
+    """log alpha_t = -(b1 - b0) u^2 / 4 - b0 u / 2 with u = 1 - t, sigma_t^2 + alpha_t^2 = 1: DDPM in continuous time.
+
+    A trace of data, alpha_0 = 0.0066, is left in the noise, so X_T can be told from X_t and X_0 at every time.
+    """
+
+    beta_min: float = 0.1
+    beta_max: float = 20.0
+
+    def __str__(self) -> str:
+        return "variance preserving"
+
+    def _log_alpha(self, t: Time) -> Time:
+        u = 1 - t
+        return -0.25 * (self.beta_max - self.beta_min) * u**2 - 0.5 * self.beta_min * u
+
+    def sigma(self, t: Time) -> Time:
+        return (-torch.expm1(2 * self._log_alpha(t))).sqrt()
+
+    def alpha(self, t: Time) -> Time:
+        return self._log_alpha(t).exp()
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "linear": Linear(),
+    "cosine": Cosine(),
+    "variance-preserving": VariancePreserving(),
+}

@@ -1,0 +1,112 @@
+"""From a model and seeds to samples."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from rich.progress import Progress
+from torch import nn
+
+from tmatch.condition import Condition
+from tmatch.kernel import Decoding, Kernel, Snapshot
+from tmatch.noise import Noise
+from tmatch.restart import Sampler
+from tmatch.tensors import State
+from tmatch.times import Steps, require_steps
+
+
+@dataclass
+class Evaluations:
+    """How often the networks were called for one image; a guided call evaluates both branches at once."""
+
+    backbone: int = 0
+    head: int = 0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Samples, one a seed, and what they took; `path` is there on request."""
+
+    x: State
+    evaluations: Evaluations
+    seconds: float
+    path: list[Snapshot] = field(default_factory=list)
+
+
+@contextmanager
+def counting(kernel: Kernel) -> Iterator[Evaluations]:
+    """Counts the calls of a kernel's networks that this thread makes."""
+    count, thread = Evaluations(), threading.get_ident()
+
+    def bump(name: str) -> None:
+        if threading.get_ident() == thread:
+            setattr(count, name, getattr(count, name) + 1)
+
+    networks: list[tuple[str, nn.Module | None]] = [("backbone", kernel.backbone), ("head", kernel.head)]
+    hooks = [
+        network.register_forward_hook(lambda *_, name=name: bump(name))
+        for name, network in networks
+        if network is not None
+    ]
+    try:
+        yield count
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def generate(
+    sampler: Sampler,
+    shape: Sequence[int],
+    seeds: Sequence[int],
+    condition: Condition | None = None,
+    *,
+    steps: Steps | None = None,
+    decoding: Decoding = Decoding(),
+    batch_size: int = 64,
+    progress: bool = False,
+    keep_path: bool = False,
+) -> Generation:
+    """One sample of `shape` (*grid, channels) for each seed: the same one whatever the batch size."""
+    if len(seeds) == 0:
+        raise ValueError("Give at least one seed: there is one sample for each.")
+    condition = None if condition is None else condition.repeated(len(seeds))
+    batches = [slice(i, i + batch_size) for i in range(0, len(seeds), require_steps(batch_size))]
+    weight = next(sampler.kernel.parameters(), torch.empty(0))
+    started = time.perf_counter()
+    results: list[Generation] = []
+    with Progress(disable=not progress, transient=True) as bar:
+        task = bar.add_task("sampling", total=sampler.transitions(steps) * len(batches))
+        for images in batches:
+            noise = Noise(seeds[images], weight.device, weight.dtype)
+            given = None if condition is None else condition[images]
+            path: list[Snapshot] = []
+
+            def observe(moment: Snapshot, path: list[Snapshot] = path) -> None:
+                bar.advance(task)
+                if keep_path:
+                    path.append(moment)
+                if decoding.observe is not None:
+                    decoding.observe(moment)
+
+            with counting(sampler.kernel) as evaluations:
+                x = sampler.sample(shape, noise, given, steps, replace(decoding, observe=observe))
+            results.append(Generation(x, evaluations, 0.0, path))
+    return _joined(results, time.perf_counter() - started)
+
+
+def _joined(batches: list[Generation], seconds: float) -> Generation:
+    def cat(states: Sequence[State | None]) -> State | None:
+        given = [x for x in states if x is not None]
+        return torch.cat(given) if given else None
+
+    path = [
+        Snapshot(moments[0].t, torch.cat([m.x_t for m in moments]), cat([m.estimate for m in moments]))
+        for moments in zip(*(batch.path for batch in batches), strict=True)
+    ]
+    counts = [batch.evaluations for batch in batches]
+    evaluations = Evaluations(max(c.backbone for c in counts), max(c.head for c in counts))
+    return Generation(torch.cat([batch.x for batch in batches]), evaluations, seconds, path)

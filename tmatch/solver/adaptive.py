@@ -1,0 +1,29 @@
+"""Adaptive solvers, torchdiffeq's."""
+
+from dataclasses import dataclass
+
+import torch
+
+from tmatch.solver.base import Solver, Velocity
+from tmatch.tensors import State
+
+
+@dataclass(frozen=True)
+class Adaptive(Solver):
+    """Steps as small as the tolerances ask for.
+
+    One step size serves the whole batch, so an image depends on its batch within the tolerance; the fixed-step solvers
+    have no such dependence.
+    """
+
+    method: str = "dopri5"
+    rtol: float = 1e-4
+    atol: float = 1e-4
+
+    def solve(self, velocity: Velocity, y: State) -> State:
+        try:
+            from torchdiffeq import odeint
+        except ImportError as error:
+            raise ImportError("Adaptive solvers need torchdiffeq: pip install 'tmatch[ode]'.") from error
+        span = torch.tensor([0.0, 1.0], device=y.device, dtype=y.dtype)
+        return odeint(velocity, y, span, method=self.method, rtol=self.rtol, atol=self.atol)[-1]

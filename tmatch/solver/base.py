@@ -1,0 +1,45 @@
+"""ODE solvers over the head's time s, from 0 to 1."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import pairwise
+from typing import ClassVar
+
+from torch import Tensor
+
+from tmatch.tensors import State, Time
+from tmatch.times import Grid, Steps, ascending
+
+Velocity = Callable[[Time, State], State]
+"""dy/ds at (s, y)."""
+
+
+class Solver(ABC):
+    """Integrates dy/ds = u_s(y) (Eq. 8)."""
+
+    @abstractmethod
+    def solve(self, velocity: Velocity, y: State) -> State:
+        """y at the end of the grid, from y at its start."""
+
+
+class FixedStep(Solver):
+    """One `step` after the other along a grid: a number of equal steps from 0 to 1, or any increasing list of times."""
+
+    order: ClassVar[int]
+    evaluations: ClassVar[int]
+    """Velocities a step asks for."""
+
+    def __init__(self, steps: Steps = 4) -> None:
+        self.grid = ascending(Grid.uniform(steps).points if isinstance(steps, int) else steps)
+
+    @abstractmethod
+    def step(self, velocity: Velocity, y: State, s: Tensor, s_next: Tensor) -> State:
+        """y at s_next, from y at s."""
+
+    def solve(self, velocity: Velocity, y: State) -> State:
+        for s, s_next in pairwise(self.grid):
+            y = self.step(velocity, y, s, s_next)
+        return y
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.grid) - 1})"

@@ -1,0 +1,29 @@
+"""The shapes everything is written in, and the one broadcasting rule.
+
+A state is a grid of tokens with channels last, (batch, *grid, channels): (batch, rows, columns, 16) for an image cut
+into 2x2x4 patches, (batch, tokens, channels) for a sequence. A time is one number for the whole batch or one an image,
+in [0, 1]: the paper's t/T, so that the number of steps never reaches the weights.
+"""
+
+import torch
+from torch import Tensor
+
+State = Tensor  # (batch, *grid, channels)
+Time = Tensor  # () or (batch,), in [0, 1]; s may also be one a token, (batch, *grid)
+
+
+def over(t: Tensor, x: Tensor) -> Tensor:
+    """Shape t so that it multiplies x along its leading axes."""
+    return t.reshape(t.shape + (1,) * (x.ndim - t.ndim)) if t.ndim else t
+
+
+def per_image(t: Time, x: Tensor) -> Time:
+    """One time an image, on x's device and in its precision."""
+    return t.to(x).expand(len(x))
+
+
+def require_finite(name: str, x: Tensor) -> None:
+    """Refuse NaN and infinity where data enters, before they turn every weight into NaN."""
+    if not torch.isfinite(x).all():
+        bad = int((~torch.isfinite(x)).sum())
+        raise ValueError(f"{name} holds {bad} non-finite values (NaN or infinity); clean the data before passing it.")

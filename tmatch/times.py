@@ -1,0 +1,152 @@
+"""When transitions happen: the grid a model is trained on, and the grid it is sampled on."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tmatch.noise import Noise
+from tmatch.tensors import Time
+
+Steps = int | Sequence[float]
+
+
+def ascending(points: Sequence[float]) -> Tensor:
+    """The times of a grid, checked: float64, so that no step is lost to rounding."""
+    grid = torch.as_tensor(points, dtype=torch.float64)
+    ok = grid.ndim == 1 and len(grid) >= 2 and bool((grid.diff() > 0).all())
+    if not (ok and float(grid[0]) >= 0 and float(grid[-1]) <= 1):
+        raise ValueError(f"A time grid is two or more increasing numbers from 0 to 1; got {list(map(float, points))}.")
+    return grid
+
+
+def require_steps(steps: int) -> int:
+    """A number of steps is a whole number from 1 up."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"The number of steps is a whole number from 1 up; got {steps!r}.")
+    return steps
+
+
+class Times(ABC):
+    """Where t comes from in Algorithm 1, and the times Algorithm 2 visits."""
+
+    @abstractmethod
+    def sample(self, noise: Noise) -> tuple[Time, Time]:
+        """A time and the one that follows it, for each image of a training batch."""
+
+    @abstractmethod
+    def grid(self, steps: Steps | None) -> Tensor:
+        """The times to visit when sampling: a number of steps, any list of times, or None for the default."""
+
+
+@dataclass(frozen=True)
+class Grid(Times):
+    """0 = t_0 < t_1 < ... < t_T = 1; training draws t uniformly from t_0 .. t_{T-1}."""
+
+    points: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        grid = ascending(self.points)
+        if grid[0] != 0 or grid[-1] != 1:
+            raise ValueError(f"A training grid runs from 0 to 1; got {self.points[0]} to {self.points[-1]}.")
+
+    @classmethod
+    def uniform(cls, steps: int) -> Self:
+        """T equal steps."""
+        return cls(tuple(i / require_steps(steps) for i in range(steps + 1)))
+
+    @classmethod
+    def exponential(cls, steps: int) -> Self:
+        """Each step but the last halves what is left: 0, 0.5, 0.75, 1 for T = 3."""
+        return cls((*(1 - 0.5**i for i in range(require_steps(steps))), 1.0))
+
+    @classmethod
+    def shifted(cls, steps: int, shift: float) -> Self:
+        """Uniform steps moved towards the noise (shift > 1) or the data (shift < 1), as for large images."""
+        if not shift > 0:
+            raise ValueError(f"The shift of a time grid is a positive number (1 leaves it uniform); got {shift}.")
+        noise = (1 - t for t in cls.uniform(steps).points)
+        return cls(tuple(1 - shift * u / (1 + (shift - 1) * u) for u in noise))
+
+    def __str__(self) -> str:
+        return f"{self.steps} steps"
+
+    @property
+    def steps(self) -> int:
+        """The paper's T."""
+        return len(self.points) - 1
+
+    def sample(self, noise: Noise) -> tuple[Time, Time]:
+        points = torch.tensor(self.points, device=noise.device, dtype=noise.dtype)
+        index = (noise.uniform() * self.steps).long()
+        return points[index], points[index + 1]
+
+    def grid(self, steps: Steps | None) -> Tensor:
+        """The whole grid, an even choice of `steps` of its intervals, or a list of times that were all trained."""
+        points = ascending(self.points)
+        if steps is None:
+            return points
+        if isinstance(steps, int):
+            if require_steps(steps) > self.steps:
+                raise ValueError(
+                    f"This model knows {self.steps} times, so it takes at most {self.steps} steps, not {steps}; "
+                    "train it with Continuous() times to sample with any number."
+                )
+            return points[torch.linspace(0, self.steps, steps + 1, dtype=torch.float64).round().long()]
+        chosen = ascending(steps)
+        unknown = [float(t) for t in chosen[:-1] if (points - t).abs().min() > 1e-6]
+        if unknown:
+            raise ValueError(
+                f"The model was never trained at t = {unknown}; choose from its grid {self.points}, "
+                "or train it with Continuous() times."
+            )
+        return chosen
+
+
+@dataclass(frozen=True)
+class LogitNormal:
+    """t = sigmoid(mean + std Z): more of the middle, where the task is hardest."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def sample(self, noise: Noise, *shape: int) -> Tensor:
+        """Draw times, (batch, *shape)."""
+        return torch.sigmoid(self.mean + self.std * noise.normal(*shape))
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """t ~ U[0, 1]."""
+
+    def sample(self, noise: Noise, *shape: int) -> Tensor:
+        """Draw times, (batch, *shape)."""
+        return noise.uniform(*shape)
+
+
+Density = Uniform | LogitNormal
+
+
+@dataclass(frozen=True)
+class Continuous(Times):
+    """t from a density on [0, 1]: the number of steps is chosen when sampling."""
+
+    density: Density = Uniform()
+    steps: int = 32
+
+    def __str__(self) -> str:
+        return f"continuous, {self.steps} steps"
+
+    def sample(self, noise: Noise) -> tuple[Time, Time]:
+        """The step is infinitesimal: the time that follows t is t itself."""
+        t = self.density.sample(noise)
+        return t, t
+
+    def grid(self, steps: Steps | None) -> Tensor:
+        """Uniform for a number; any list of times otherwise."""
+        if steps is None:
+            steps = self.steps
+        return ascending(Grid.uniform(steps).points if isinstance(steps, int) else steps)

@@ -1,0 +1,128 @@
+"""The table: every method is a row of process x parametrization x kernel x times."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import prod
+
+from torch import nn
+
+from tmatch.head import FlowHead
+from tmatch.kernel import Flow, GaussianKernel, Kernel, MeanKernel, NoSpread, ParallelFlow, Spread, UnitDataSpread
+from tmatch.layers import initialise
+from tmatch.model import TransitionMatching
+from tmatch.parametrization import CleanState, Difference, NoiseState, Parametrization
+from tmatch.process import DiffusionProcess, GaussianProcess, LinearProcess, Process, VariancePreserving
+from tmatch.restart import Restart, Sampler
+from tmatch.times import Continuous, Density, Grid, Times, Uniform
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The flow head: the paper's has 6 layers, 1024 wide. `patch` counts backbone tokens a head token covers."""
+
+    width: int = 1024
+    depth: int = 6
+    patch: tuple[int, ...] | None = None
+    draws: int = 1
+    density: Density = Uniform()
+
+
+KernelFactory = Callable[[nn.Module, int, HeadConfig], Kernel]
+
+
+def _readout(backbone: nn.Module, channels: int) -> nn.Linear:
+    readout = nn.Linear(_width(backbone), channels)
+    initialise(readout, readout)
+    return readout
+
+
+def _width(backbone: nn.Module) -> int:
+    width = getattr(backbone, "width", None)
+    if not isinstance(width, int):
+        raise ValueError(
+            f"{type(backbone).__name__} does not say how wide its output is; give it an integer attribute `width`."
+        )
+    return width
+
+
+def mean(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
+    """E[Y | X_t] by a linear read-out; no head."""
+    return MeanKernel(backbone, _readout(backbone, channels))
+
+
+def gaussian(spread: Spread) -> KernelFactory:
+    """N(E[Y | X_t], w_t^2 I) by a linear read-out; no head."""
+    return lambda backbone, channels, head: GaussianKernel(backbone, _readout(backbone, channels), spread)
+
+
+def parallel_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
+    """All tokens in parallel by a flow head."""
+    tokens = prod(head.patch or (1,))
+    flow_head = FlowHead(tokens * channels, tokens * _width(backbone), head.width, head.depth)
+    return ParallelFlow(backbone, Flow(flow_head, head.draws, head.density), head.patch)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One method. `given` is the paper's B | A in words, `sampler` what surrounds Algorithm 2."""
+
+    process: Process
+    parametrization: Parametrization
+    kernel: KernelFactory
+    times: Times
+    given: str
+    sampler: Callable[[TransitionMatching], Sampler] = lambda model: model
+
+    def build(self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> TransitionMatching:
+        """The model, on any backbone; `channels` is the width of a token."""
+        kernel = self.kernel(backbone, channels, head)
+        return TransitionMatching(self.process, self.parametrization, kernel, self.times)
+
+
+_VP = VariancePreserving()
+
+VARIANTS: dict[str, Variant] = {
+    "dtm": Variant(
+        LinearProcess(), Difference(), parallel_flow, Continuous(steps=32),
+        given="all tokens in parallel, each by flow matching, given (t, X_t)",
+    ),
+    "dtm-32": Variant(
+        LinearProcess(), Difference(), parallel_flow, Grid.uniform(32),
+        given="all tokens in parallel, each by flow matching, given (t, X_t)",
+    ),
+    "fm": Variant(
+        LinearProcess(), Difference(), mean, Continuous(steps=256),
+        given="the mean, given (t, X_t): an Euler step",
+    ),
+    "fm-restart": Variant(
+        LinearProcess(), Difference(), mean, Continuous(steps=1000),
+        given="the mean, given (t, X_t); noise added back while sampling", sampler=Restart,
+    ),
+    "ddpm": Variant(
+        DiffusionProcess(_VP), NoiseState(), gaussian(UnitDataSpread(_VP)), Grid.uniform(1000),
+        given="Gaussian around the mean, given (t, X_t)",
+    ),
+    "ddim": Variant(
+        GaussianProcess(_VP), NoiseState(), gaussian(NoSpread()), Grid.uniform(1000),
+        given="Gaussian of no variance around the mean, given (t, X_t)",
+    ),
+    "x-prediction": Variant(
+        DiffusionProcess(_VP), CleanState(), gaussian(UnitDataSpread(_VP, of="data")), Grid.uniform(1000),
+        given="Gaussian around the mean, given (t, X_t)",
+    ),
+}  # fmt: skip
+
+
+def variant(name: str) -> Variant:
+    """The row of that name."""
+    if name in VARIANTS:
+        return VARIANTS[name]
+    meant = get_close_matches(name, VARIANTS, n=1, cutoff=0.4)
+    hint = f"did you mean '{meant[0]}'? " if meant else ""
+    raise ValueError(f"There is no variant '{name}'; {hint}The variants are {', '.join(VARIANTS)}.")
+
+
+def build(name: str, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> TransitionMatching:
+    """The model of a named variant, on any backbone."""
+    return variant(name).build(backbone, channels, head)
