@@ -56,7 +56,8 @@ class Grid(Times):
     @classmethod
     def uniform(cls, steps: int) -> Self:
         """T equal steps."""
-        return cls(tuple(i / require_steps(steps) for i in range(steps + 1)))
+        count = require_steps(steps)
+        return cls(tuple(i / count for i in range(count + 1)))
 
     @classmethod
     def exponential(cls, steps: int) -> Self:

@@ -1,0 +1,98 @@
+import pytest
+import torch
+from laws import SHAPE, awake, condition, small_dit
+
+import tmatch as tm
+from tmatch.backbone import grid_positions
+
+
+def parameters(network: torch.nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
+
+
+def test_the_papers_sizes() -> None:
+    with torch.device("meta"):
+        backbone = tm.DiT(channels=16, width=2048, depth=24, heads=16, condition_width=4096)
+        model = tm.build("dtm", backbone, channels=16)
+    assert parameters(backbone) == pytest.approx(1.7e9, rel=0.05)
+    assert parameters(model.kernel.head) == pytest.approx(40e6, rel=0.10)
+
+
+def test_the_modulation_is_shared_between_blocks() -> None:
+    one, two = (parameters(tm.DiT(4, 32, depth, 2)) for depth in (1, 2))
+    assert two - one < 12.5 * 32**2  # 4 d^2 of attention and 8 d^2 of MLP, not 6 d^2 more
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("grid", [(4,), (2, 3), (3, 2), (1, 7)])
+def test_any_grid_of_tokens(grid: tuple[int, ...], qk_norm: bool) -> None:
+    f = tm.DiT(4, 24, 2, 2, condition_width=8, qk_norm=qk_norm)
+    assert f(torch.randn(2, *grid, 4), torch.rand(2), condition(2)).shape == (2, *grid, 24)
+
+
+def test_what_is_under_the_padding_does_not_matter() -> None:
+    f, x, t, given = awake(small_dit()), torch.randn(2, *SHAPE), torch.rand(2), condition(2)
+    padded = given.padded(9)
+    padded.tokens[:, 3:] = 77.0
+    torch.testing.assert_close(f(x, t, padded), f(x, t, given), atol=1e-5, rtol=1e-5)
+
+
+def test_a_wholly_padded_condition_is_no_nan() -> None:
+    f, given = awake(small_dit()), condition(2)
+    nothing = tm.Condition(given.tokens, torch.zeros_like(given.mask))
+    assert f(torch.randn(2, *SHAPE), torch.rand(2), nothing).isfinite().all()
+
+
+@pytest.mark.parametrize("changed", [0, 2, 5])
+def test_a_causal_mask_hides_what_comes_after(changed: int) -> None:
+    f, x, t, given = awake(small_dit()), torch.randn(2, 6, 4), torch.rand(2), condition(2)
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    before = f(x, t, given, mask=mask)
+    x[:, changed] += 1
+    touched = (f(x, t, given, mask=mask) - before).abs().amax((0, 2)) > 1e-6
+    assert touched.tolist() == [i >= changed for i in range(6)]
+
+
+def test_without_a_mask_every_token_sees_every_other() -> None:
+    f, x, t, given = awake(small_dit()), torch.randn(1, *SHAPE), torch.rand(1), condition(1)
+    before = f(x, t, given)
+    for row, column in [(0, 0), (1, 2)]:
+        other = x.clone()
+        other[:, row, column] += 1
+        assert ((f(other, t, given) - before).abs().amax((0, 3)) > 1e-6).all()
+
+
+def test_positions_are_all_that_orders_tokens() -> None:
+    f, x, t, given = awake(small_dit()), torch.randn(1, 6, 4), torch.rand(1), condition(1)
+    positions, order = grid_positions((2, 3)), torch.randperm(6)
+    straight = f(x, t, given, positions=positions)
+    torch.testing.assert_close(f(x[:, order], t, given, positions=positions[order]), straight[:, order])
+    for axis in range(3):
+        moved = positions.clone()
+        moved[4, axis] += 1
+        assert not torch.allclose(f(x, t, given, positions=moved), straight, atol=1e-4)
+
+
+def test_grid_positions() -> None:
+    assert grid_positions((2, 2), step=3).tolist() == [[3, 0, 0], [3, 0, 1], [3, 1, 0], [3, 1, 1]]
+    assert grid_positions((3,)).tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
+    with pytest.raises(ValueError, match="on a line or in rows and columns"):
+        grid_positions((2, 2, 2))
+
+
+def test_bad_input_is_refused() -> None:
+    x, t = torch.randn(2, *SHAPE), torch.rand(2)
+    with pytest.raises(ValueError, match="reads conditions 8 wide; got 7"):
+        small_dit()(x, t, condition(2, width=7))
+    with pytest.raises(ValueError, match="needs a condition"):
+        small_dit()(x, t)
+    with pytest.raises(ValueError, match="built without a condition"):
+        small_dit(None)(x, t, condition(2))
+    with pytest.raises(ValueError, match="tokens of 4 channels; got 5"):
+        small_dit(None)(torch.randn(2, 2, 3, 5), t)
+    with pytest.raises(ValueError, match="30 does not divide by 4"):
+        tm.DiT(4, 30, 1, 4)
+    with pytest.raises(ValueError, match="reads a grid of \\(1,\\) tokens; got \\(2,\\)"):
+        tm.MLP((1,), 2)(torch.randn(3, 2, 2), torch.rand(3))
+    with pytest.raises(ValueError, match="takes no condition"):
+        tm.MLP((1,), 2)(torch.randn(3, 1, 2), torch.rand(3), condition(3))

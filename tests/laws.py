@@ -1,0 +1,70 @@
+"""What several tests hold things against."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+import tmatch as tm
+from tmatch.process import Transition
+
+SHAPE = (2, 3, 4)  # two rows of three tokens, four channels: not square on purpose
+SMALL_HEAD = tm.HeadConfig(width=24, depth=2)
+
+
+def small_dit(condition_width: int | None = 8) -> tm.DiT:
+    return tm.DiT(channels=SHAPE[-1], width=24, depth=2, heads=2, condition_width=condition_width)
+
+
+def small_model(name: str, condition_width: int | None = 8, head: tm.HeadConfig = SMALL_HEAD) -> tm.TransitionMatching:
+    """A model with no weight at zero, so that nothing is hidden by an initialisation."""
+    return awake(tm.build(name, small_dit(condition_width), SHAPE[-1], head))
+
+
+def awake(network: nn.Module) -> nn.Module:
+    """Move every parameter off its initial value: zero gates would hide half the network."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    return network
+
+
+def condition(batch: int, length: int = 3, width: int = 8, seed: int = 0) -> tm.Condition:
+    return tm.Condition.dense(tm.Noise(range(seed, seed + batch)).normal(length, width))
+
+
+def assert_moments(x: Tensor, mean: Tensor, covariance: Tensor, sigmas: float = 5.0) -> None:
+    """The sample's mean and covariance are the given ones, within Monte-Carlo error."""
+    n = len(x)
+    variance = covariance.diagonal()
+    mean_error = (x.mean(0) - mean).abs() / (variance / n).sqrt().clamp(min=1e-9)
+    spread = ((variance[:, None] * variance[None, :] + covariance**2) / n).sqrt().clamp(min=1e-9)
+    covariance_error = (x.T.cov() - covariance).abs() / spread
+    assert mean_error.max() < sigmas, f"mean is {mean_error.max():.1f} standard errors off"
+    assert covariance_error.max() < sigmas, f"covariance is {covariance_error.max():.1f} standard errors off"
+
+
+class Oracle(tm.Kernel):
+    """Returns the true Y, knowing the data."""
+
+    def __init__(
+        self, model_process: tm.Process, parametrization: tm.Parametrization, x_T: Tensor, grid: Tensor
+    ) -> None:
+        super().__init__()
+        self.backbone = nn.Identity()
+        self.process, self.parametrization, self.x_T, self.grid = model_process, parametrization, x_T, grid
+
+    def loss(self, y, x_t, t, condition, noise):  # noqa: ANN001, ANN201
+        raise AssertionError("an oracle is not trained")
+
+    def sample(self, x_t, t, condition, noise, decoding):  # noqa: ANN001, ANN201
+        t_next = self.grid[self.grid > t].min()
+        sigma, alpha = self.process.coefficients(t, x_t)
+        z_t = (x_t - alpha * self.x_T) / sigma
+        x_next = self.process.advance(z_t, self.x_T, t, t_next, noise)
+        return self.parametrization.target(Transition(z_t, x_t, x_next, self.x_T, t, t_next))
+
+
+def normal_cdf(x: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.erf(x / math.sqrt(2)))

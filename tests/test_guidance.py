@@ -1,0 +1,91 @@
+import math
+
+import pytest
+import torch
+from laws import SHAPE, SMALL_HEAD, condition, small_model
+
+from tmatch import ClassifierFreeGuidance, Condition, Decoding, Guidance, NoGuidance, Noise
+from tmatch.guidance import GUIDANCE_SCHEDULES, Branches, falling, rising
+from tmatch.variants import VARIANTS
+
+NULL = condition(1, length=1, seed=99)
+GIVEN = condition(4)
+
+
+def sample(name: str, given: Condition, guidance: Guidance = NoGuidance()) -> torch.Tensor:  # noqa: B008
+    model = small_model(name, head=SMALL_HEAD)
+    return model.sample(SHAPE, Noise(range(4)), given, steps=3, decoding=Decoding(guidance=guidance))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_one_is_no_guidance_and_zero_is_the_null_condition(name: str) -> None:
+    torch.manual_seed(0)
+    plain = sample(name, GIVEN)
+    torch.manual_seed(0)
+    one = sample(name, GIVEN, ClassifierFreeGuidance(NULL, 1.0))
+    torch.manual_seed(0)
+    zero = sample(name, GIVEN, ClassifierFreeGuidance(NULL, 0.0))
+    torch.manual_seed(0)
+    null = sample(name, NULL)
+    torch.testing.assert_close(one, plain, atol=1e-6, rtol=0)
+    torch.testing.assert_close(zero, null, atol=1e-6, rtol=0)
+    assert not torch.allclose(plain, null, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_guidance_is_continuous_at_one(name: str) -> None:
+    """w = 1 takes one branch and w = 1 + 1e-6 takes two: both formulas meet."""
+    torch.manual_seed(0)
+    plain = sample(name, GIVEN)
+    torch.manual_seed(0)
+    near = sample(name, GIVEN, ClassifierFreeGuidance(NULL, 1.0 + 1e-6))
+    torch.testing.assert_close(near, plain, atol=1e-3, rtol=1e-4)
+
+
+def test_the_formula_acts_on_the_velocity_at_one_and_the_same_point() -> None:
+    h = torch.cat([torch.full((2, 1), 3.0), torch.full((2, 1), 5.0)])  # conditional, then null
+    seen = []
+
+    def velocity(s: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append(y)
+        return y * h
+
+    y_s = torch.tensor([[1.0], [2.0]])
+    guided = ClassifierFreeGuidance(NULL, 2.5).at(0.5, GIVEN).guide(velocity)(torch.tensor(0.0), y_s)
+    torch.testing.assert_close(guided, y_s * 5 + 2.5 * (y_s * 3 - y_s * 5))
+    assert len(seen) == 1, "both branches in one batched pass"
+    assert torch.equal(seen[0][:2], seen[0][2:])
+
+
+def test_branches_of_no_weight_are_not_evaluated() -> None:
+    guidance = ClassifierFreeGuidance(NULL, 4.0, interval=(0.25, 0.75))
+    assert len(guidance.at(0.5, GIVEN).weights) == 2
+    assert guidance.at(0.1, GIVEN).weights == (1.0,)
+    assert guidance.at(0.8, GIVEN).weights == (1.0,)
+
+
+def test_schedules_are_named_for_what_they_do() -> None:
+    up, down = ClassifierFreeGuidance(NULL, 5.0, schedule=rising), ClassifierFreeGuidance(NULL, 5.0, schedule=falling)
+    assert [up.weight(p) for p in (0.0, 0.5, 1.0)] == [1.0, 3.0, 5.0]
+    assert [down.weight(p) for p in (0.0, 0.5, 1.0)] == [5.0, 3.0, 1.0]
+    assert set(GUIDANCE_SCHEDULES) == {"constant", "rising", "falling"}
+
+
+def test_a_short_null_is_padded_without_changing_anything() -> None:
+    x, t, both = Branches((GIVEN, NULL), (2.0, -1.0)).inputs(torch.zeros(4, *SHAPE), torch.tensor(0.5))
+    assert both is not None
+    assert (len(x), t.shape, both.tokens.shape) == (8, (8,), (8, 3, 8))
+    assert both.mask[4:].sum(1).tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf])
+def test_a_scale_that_is_no_number_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match="guidance scale is a finite number"):
+        ClassifierFreeGuidance(NULL, scale)
+
+
+def test_other_bad_guidance_is_refused() -> None:
+    with pytest.raises(ValueError, match="interval is 0 <= from <= to <= 1"):
+        ClassifierFreeGuidance(NULL, 2.0, interval=(0.7, 0.3))
+    with pytest.raises(ValueError, match="none was given"):
+        ClassifierFreeGuidance(NULL, 2.0).at(0.5, None)

@@ -1,0 +1,213 @@
+"""Laws over every row of the table."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from laws import SHAPE, SMALL_HEAD, condition, small_dit, small_model
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+import tmatch as tm
+from tmatch.variants import VARIANTS
+
+ALL = pytest.mark.parametrize("name", VARIANTS)
+PATCHED = tm.HeadConfig(width=24, depth=2, patch=(1, 3), draws=2, density=tm.LogitNormal())
+HEADS = pytest.mark.parametrize("head", [SMALL_HEAD, PATCHED], ids=["token", "patch"])
+
+
+def data(batch: int) -> torch.Tensor:
+    return tm.Noise(range(500, 500 + batch)).normal(*SHAPE)
+
+
+@ALL
+@HEADS
+def test_every_parameter_gets_a_gradient(name: str, head: tm.HeadConfig) -> None:
+    model = small_model(name, head=head)
+    model.loss(data(8), tm.Noise(range(8)), condition(8)).mean().backward()
+    for parameter, value in model.named_parameters():
+        assert value.grad is not None, parameter
+        assert value.grad.isfinite().all(), parameter
+        assert value.grad.abs().sum() > 0, parameter
+
+
+@ALL
+@HEADS
+def test_the_loss_of_an_image_does_not_depend_on_its_batch(name: str, head: tm.HeadConfig) -> None:
+    model, x, given = small_model(name, head=head), data(5), condition(5)
+    together = model.loss(x, tm.Noise(range(5)), given)
+    assert together.shape == (5,)
+    for k in range(5):
+        alone = model.loss(x[k : k + 1], tm.Noise([k]), given[k : k + 1])
+        torch.testing.assert_close(alone[0], together[k], atol=1e-5, rtol=1e-5)
+
+
+@ALL
+@HEADS
+def test_a_batch_is_its_images_one_by_one(name: str, head: tm.HeadConfig) -> None:
+    model, given = small_model(name, head=head), condition(16)
+    sampler = tm.variant(name).sampler(model)
+    decoding = tm.Decoding(solver=tm.Heun(3), guidance=tm.ClassifierFreeGuidance(condition(1, 2, seed=50), 2.0))
+    seeds = list(range(100, 116))
+    runs = [
+        tm.generate(sampler, SHAPE, seeds, given, steps=10, decoding=decoding, batch_size=size).x for size in (16, 1)
+    ]
+    scale = runs[0].abs().max().clamp(min=1)  # untrained, epsilon-prediction ends at 1 / alpha_0 = 150
+    assert (runs[0] - runs[1]).abs().max() < 1e-5 * scale
+    assert (runs[0][0] - runs[0][1]).abs().max() > 0.1
+
+
+@ALL
+def test_save_and_load_give_the_same_samples(name: str, tmp_path: Path) -> None:
+    model, other = small_model(name), tm.build(name, small_dit(), SHAPE[-1], SMALL_HEAD)
+    save_model(model, str(tmp_path / "model.safetensors"))
+    load_model(other, str(tmp_path / "model.safetensors"))
+    first, second = (tm.generate(m, SHAPE, [1, 2], condition(2), steps=3).x for m in (model, other))
+    assert torch.equal(first, second)
+
+
+@ALL
+def test_sampling_leaves_no_graph_and_no_random_state(name: str) -> None:
+    model = small_model(name)
+    state = torch.get_rng_state()
+    x = model.sample(SHAPE, tm.Noise([0]), condition(1), steps=2)
+    model.loss(data(1), tm.Noise([0]), condition(1))
+    assert not x.requires_grad
+    assert torch.equal(torch.get_rng_state(), state), (
+        "the library draws from its own Noise, never from a global generator"
+    )
+
+
+@ALL
+def test_the_network_sees_times_between_zero_and_one(name: str) -> None:
+    model, seen = small_model(name), []
+    model.kernel.backbone.register_forward_hook(lambda _, inputs, __: seen.append(inputs[1]))
+    model.loss(data(64), tm.Noise(range(64)), condition(64))
+    model.sample(SHAPE, tm.Noise(range(3)), condition(3), steps=4)
+    times = torch.cat(seen)
+    assert times.min() >= 0
+    assert times.max() < 1
+    assert all(len(t) in (3, 64) for t in seen), "one time an image"
+
+
+def test_discrete_training_includes_time_zero() -> None:
+    model, seen = small_model("dtm-32"), []
+    model.kernel.backbone.register_forward_hook(lambda _, inputs, __: seen.append(inputs[1]))
+    model.loss(data(1).expand(400, *SHAPE), tm.Noise(range(400)), condition(1).repeated(400))
+    assert sorted(set((seen[0] * 32).round().int().tolist())) == list(range(32))
+
+
+def test_flow_matching_through_the_framework_is_eulers_method() -> None:
+    model, given, noise = small_model("fm"), condition(4), tm.Noise(range(4))
+    x_0 = noise.normal(*SHAPE)
+    grid = [0, 0.1, 0.35, 0.8, 1]
+
+    def velocity(t: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model.kernel.mean(x, t.float().expand(4), given)
+
+    sampled = model.sample(SHAPE, noise, given, steps=grid, start=x_0)
+    torch.testing.assert_close(sampled, tm.Euler(grid).solve(velocity, x_0), atol=1e-5, rtol=1e-5)
+
+
+def test_flow_matching_learns_by_regressing_the_difference() -> None:
+    """The loss, written out by hand from the same noise."""
+    model, x_T, given = small_model("fm"), data(6), condition(6)
+    loss = model.loss(x_T, tm.Noise(range(6)), given)
+    noise = tm.Noise(range(6))
+    t, x_0 = noise.uniform(), noise.normal(*SHAPE)
+    w = t[:, None, None, None]
+    u = model.kernel.mean((1 - w) * x_0 + w * x_T, t, given)
+    torch.testing.assert_close(loss, (u - (x_T - x_0)).square().mean((1, 2, 3)))
+
+
+def test_dtm_learns_by_flow_matching_the_difference() -> None:
+    """The paper's listing (with normal noise, and a time s for each token), from the same noise."""
+    model, x_T, given = small_model("dtm"), data(6), condition(6)
+    loss = model.loss(x_T, tm.Noise(range(6)), given)
+    noise = tm.Noise(range(6))
+    t, x_0 = noise.uniform(), noise.normal(*SHAPE)
+    w = t[:, None, None, None]
+    y = x_T - x_0
+    h_t = model.kernel.backbone((1 - w) * x_0 + w * x_T, t, given)
+    y_0, s = noise.normal(*SHAPE), noise.uniform(*SHAPE[:-1])
+    y_s = (1 - s[..., None]) * y_0 + s[..., None] * y
+    u = model.kernel.head(y_s, s, model.kernel.head.prepare(h_t, t))
+    torch.testing.assert_close(loss, (u - (y - y_0)).square().mean((1, 2, 3)))
+
+
+@pytest.mark.parametrize(("spread", "variance"), [("small", "beta-tilde"), ("large", "beta")])
+def test_ddpm_takes_ho_et_als_step(spread: str, variance: str) -> None:
+    """mu = (x - beta / sqrt(1 - abar) eps) / sqrt(1 - beta), variance beta-tilde or beta (Eq. 11, Section 3.2)."""
+    schedule, epsilon, n = tm.VariancePreserving(), 0.6, 40_000
+
+    class Epsilon(nn.Module):
+        def forward(self, x: torch.Tensor, t: torch.Tensor, condition: None) -> torch.Tensor:
+            return torch.full_like(x, epsilon)
+
+    w = tm.kernel.NoSpread() if spread == "small" else tm.kernel.UnitDataSpread(schedule)
+    kernel = tm.GaussianKernel(Epsilon(), nn.Identity(), w)
+    model = tm.TransitionMatching(tm.DiffusionProcess(schedule), tm.NoiseState(), kernel, tm.Continuous())
+    t = torch.tensor([0.5, 0.55], dtype=torch.float64)
+    start = torch.full((n, 1, 1), 0.7, dtype=torch.float64)
+    x = model.sample((1, 1), tm.Noise(range(n), dtype=torch.float64), steps=t.tolist(), start=start).flatten()
+    abar, abar_prev = schedule.alpha(t) ** 2
+    beta = 1 - abar / abar_prev
+    mean = (0.7 - beta / (1 - abar).sqrt() * epsilon) / (1 - beta).sqrt()
+    expected = beta if variance == "beta" else (1 - abar_prev) / (1 - abar) * beta
+    assert abs(x.mean() - mean) < 5 * (expected / n).sqrt()
+    assert abs(x.var() - expected) < 5 * expected * (2 / n) ** 0.5
+
+
+def test_ddim_takes_song_et_als_step() -> None:
+    model, given = small_model("ddim"), condition(3)
+    x_t = data(3)
+    t, t_next = torch.tensor([0.4, 0.7], dtype=torch.float64)
+    with torch.no_grad():
+        eps = model.kernel.mean(x_t, t.float().expand(3), given)
+        moved = model.step(x_t, t, t_next, tm.Noise(range(3)), given, tm.Decoding())
+    schedule = tm.VariancePreserving()
+    clean = (x_t - schedule.sigma(t) * eps) / schedule.alpha(t)
+    torch.testing.assert_close(moved, schedule.alpha(t_next) * clean + schedule.sigma(t_next) * eps)
+
+
+def refuse(process: tm.Process, parametrization: tm.Parametrization, times: tm.Times) -> None:
+    kernel = tm.MeanKernel(nn.Identity(), nn.Identity())
+    tm.TransitionMatching(process, parametrization, kernel, times)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: refuse(tm.IndependentLinearProcess(), tm.Difference(), tm.Continuous()), "use LinearProcess"),
+        (
+            lambda: refuse(tm.DiffusionProcess(tm.Cosine()), tm.NextState(), tm.Grid.uniform(4)),
+            "has lost the noise that DiffusionProcess adds",
+        ),
+        (lambda: refuse(tm.LinearProcess(), tm.NextState(), tm.Continuous()), "train NextState on a Grid"),
+        (lambda: refuse(tm.LinearProcess(), tm.NoiseState(), tm.Continuous()), "X_0 does not tell X_T"),
+        (lambda: tm.build("dmt", small_dit(), 4), "no variant 'dmt'; did you mean 'dtm'?"),
+        (lambda: tm.build("zebra", small_dit(), 4), "The variants are dtm,"),
+        (lambda: tm.build("fm", nn.Linear(2, 2), 4), "give it an integer attribute `width`"),
+        (lambda: small_model("dtm-32").grid(64), "at most 32 steps"),
+        (lambda: small_model("dtm").grid(0), "whole number from 1 up"),
+        (
+            lambda: small_model("dtm").loss(data(2) * torch.nan, tm.Noise([0, 1]), condition(2)),
+            "x_T holds 48 non-finite",
+        ),
+        (
+            lambda: small_model("dtm").sample(SHAPE, tm.Noise([0]), condition(1), start=data(1) / 0),
+            "starting state holds",
+        ),
+        (
+            lambda: small_model("dtm", head=tm.HeadConfig(8, 1, patch=(1, 2))).loss(
+                data(1), tm.Noise([0]), condition(1)
+            ),
+            "cannot be cut into patches of \\(1, 2\\)",
+        ),
+        (lambda: tm.generate(small_model("dtm"), SHAPE, []), "at least one seed"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(make, words: str) -> None:  # noqa: ANN001
+    with pytest.raises(ValueError, match=words):
+        make()

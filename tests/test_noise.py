@@ -1,0 +1,61 @@
+import pytest
+import torch
+from laws import normal_cdf
+
+from tmatch import Noise
+
+
+def test_a_stream_does_not_depend_on_its_batch() -> None:
+    together = Noise([5, 6, 7, -1, 2**63 + 3])
+    batch = [together.normal(3, 5), together.uniform(4), together.normal()]
+    for k, seed in enumerate([5, 6, 7, -1, 2**63 + 3]):
+        alone = Noise([seed])
+        for drawn, one in zip(batch, [alone.normal(3, 5), alone.uniform(4), alone.normal()], strict=True):
+            assert torch.equal(drawn[k], one[0])
+
+
+def test_normal_numbers_are_normal() -> None:
+    x = Noise(range(400)).normal(500).flatten().sort().values
+    n = len(x)
+    gap = (normal_cdf(x) - torch.arange(1, n + 1) / n).abs().max()
+    assert gap < 1.95 / n**0.5  # Kolmogorov-Smirnov, one in a thousand
+    assert abs(x.pow(4).mean() - 3) < 5 * (96 / n) ** 0.5
+
+
+def test_uniform_numbers_are_uniform_and_open() -> None:
+    x = Noise(range(400)).uniform(500).flatten().sort().values
+    assert x.min() > 0
+    assert x.max() < 1
+    assert (x - torch.arange(1, len(x) + 1) / len(x)).abs().max() < 1.95 / len(x) ** 0.5
+
+
+def test_streams_and_positions_are_uncorrelated() -> None:
+    n = 4000
+    x = Noise(range(40)).normal(n)  # neighbouring seeds, the ones people use
+    off = torch.corrcoef(x).fill_diagonal_(0)
+    assert off.abs().max() < 5 / n**0.5
+    y = Noise(range(n)).normal(40)
+    assert torch.corrcoef(y.T).fill_diagonal_(0).abs().max() < 5 / n**0.5
+
+
+def test_successive_draws_differ() -> None:
+    noise = Noise([0])
+    assert not torch.equal(noise.normal(8), noise.normal(8))
+
+
+def test_derive_tells_seed_step_and_sample_apart() -> None:
+    def first(seed: int, step: int, sample: int) -> float:
+        return Noise.derive(seed, step, [sample]).normal().item()
+
+    values = [first(*key) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1), (11, 1, 0), (1, 11, 0)]]
+    assert len(set(values)) == len(values)
+    assert first(3, 4, 5) == Noise.derive(3, 4, 8).normal()[5].item()
+
+
+def test_precision_follows_the_request() -> None:
+    assert Noise([0], dtype=torch.float64).normal(3).dtype == torch.float64
+
+
+def test_no_seeds_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one seed"):
+        Noise([])
