@@ -1,0 +1,57 @@
+import pytest
+import torch
+from laws import condition
+
+import tmatch as tm
+from tmatch.data import TOYS, InMemory
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_toy_is_a_density_in_the_plane(name: str) -> None:
+    x = TOYS[name](tm.Noise(range(5000)))
+    assert x.shape == (5000, 2)
+    assert x.abs().max() < 3
+    assert (x.mean(0).abs() < 0.25).all()
+    assert torch.equal(TOYS[name](tm.Noise([17])), x[17:18]), "a point belongs to its seed"
+
+
+def test_the_checkerboard_has_only_dark_squares() -> None:
+    x = TOYS["checkerboard"](tm.Noise(range(4000)))
+    assert ((x.floor().sum(1) % 2) == 0).all()
+
+
+def test_corners_depend_on_each_other_but_not_alone() -> None:
+    x = TOYS["corners"](tm.Noise(range(20_000)))
+    assert torch.corrcoef(x.T)[0, 1] > 0.9
+
+
+def test_every_sample_is_seen_once_an_epoch() -> None:
+    data = InMemory(torch.arange(10.0)[:, None, None], seed=3)
+    order = torch.cat([data.indices(step, 4) for step in range(5)])  # two epochs; the third batch straddles them
+    assert sorted(order[:10].tolist()) == sorted(order[10:].tolist()) == list(range(10))
+    assert order[:10].tolist() != order[10:].tolist()
+    big = data.indices(0, 25)
+    assert sorted(big[:10].tolist()) == list(range(10))
+
+
+def test_a_batch_depends_on_seed_and_step_alone() -> None:
+    x, given = tm.Noise(range(30)).normal(2, 3), condition(30)
+    first, second = InMemory(x, given), InMemory(x, given)
+    second.batch(0, 7)
+    (a, c), (b, d) = first.batch(5, 8), second.batch(5, 8)
+    assert torch.equal(a, b)
+    assert c is not None
+    assert d is not None
+    assert torch.equal(c.tokens, d.tokens)
+    index = first.indices(5, 8)
+    assert torch.equal(a, x[index])
+    assert torch.equal(c.tokens, given.tokens[index])
+
+
+def test_bad_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="shape \\(samples, \\*grid, channels\\)"):
+        InMemory(torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="3 conditions for 5 states"):
+        InMemory(torch.zeros(5, 2, 1), condition(3))
+    with pytest.raises(ValueError, match="the data holds 10 non-finite"):
+        InMemory(torch.full((5, 2, 1), torch.inf))
