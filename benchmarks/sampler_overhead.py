@@ -2,8 +2,8 @@
 
     python benchmarks/sampler_overhead.py [--out docs/results/sampler_overhead.json]
 
-Times `generate` with DTM, and the very network calls it makes with nothing around them, in turns in one run, and reports
-the median of the ratios. The bar is 1.05.
+Times `generate` with DTM, and the very network calls it makes with nothing around them, in turns in one run, and
+reports the median of the ratios. The bar is 1.05.
 """
 
 import argparse

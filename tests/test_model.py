@@ -206,6 +206,8 @@ def refuse(process: tm.Process, parametrization: tm.Parametrization, times: tm.T
             "cannot be cut into patches of \\(1, 2\\)",
         ),
         (lambda: tm.generate(small_model("dtm"), SHAPE, []), "at least one seed"),
+        (lambda: small_model("dtm").loss(data(3), tm.Noise([0, 1]), condition(3)), "2 streams of noise for 3 images"),
+        (lambda: small_model("dtm").loss(data(3), tm.Noise(range(3)), condition(2)), "2 conditions for 3 images"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(make, words: str) -> None:  # noqa: ANN001

@@ -33,6 +33,24 @@ class TimeEmbedding(nn.Module):
         return self.linear_2(silu(self.linear_1(features)))
 
 
+class TimeModulation(nn.Module):
+    """`parts` modulations of the same width, from a time: (..., parts * width)."""
+
+    def __init__(self, width: int, parts: int) -> None:
+        super().__init__()
+        self.embedding = TimeEmbedding(width)
+        self.linear = nn.Linear(width, parts * width)
+
+    def forward(self, t: Time) -> Tensor:
+        return self.linear(silu(self.embedding(t)))
+
+
+def require_time(network: nn.Module | None, t: Time | None) -> None:
+    """A time is read exactly if there is a network to read it."""
+    if (network is None) != (t is None):
+        raise ValueError("A network that is `timed` is called with a time t, and one that is not with t = None.")
+
+
 class PositionEmbedding(nn.Module):
     """Positions (step, row, column) as vectors: sinusoids of each axis, then a linear; any size, square or not."""
 

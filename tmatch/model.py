@@ -30,6 +30,7 @@ class TransitionMatching(nn.Module):
     def loss(self, x_T: State, noise: Noise, condition: Condition | None = None) -> Tensor:
         """Algorithm 1, line by line; one value an image."""
         require_finite("x_T", x_T)
+        noise.require_streams(len(x_T))
         t, t_next = self.times.sample(noise)  # t ~ U([T - 1])
         q = self.process.sample(x_T, t, t_next, noise)  # (X_t, X_{t+1}) ~ q(. | X_T)
         y = self.parametrization.target(q)  # Y
@@ -51,6 +52,7 @@ class TransitionMatching(nn.Module):
         """
         x_t = self.process.source(shape, noise) if start is None else start  # X_0 ~ p_0
         require_finite("the starting state", x_t)
+        noise.require_streams(len(x_t))
         for t, t_next in pairwise(self.grid(steps)):
             x_t = self.step(x_t, t, t_next, noise, condition, decoding)
         return x_t

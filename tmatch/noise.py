@@ -62,6 +62,13 @@ class Noise:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def require_streams(self, images: int) -> None:
+        """Refuse a batch that has not one stream an image."""
+        if len(self) != images:
+            raise ValueError(
+                f"There are {len(self)} streams of noise for {images} images; give one seed for each image."
+            )
+
     @property
     def device(self) -> torch.device:
         """Where the numbers are made."""

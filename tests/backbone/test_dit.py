@@ -62,6 +62,14 @@ def test_without_a_mask_every_token_sees_every_other() -> None:
         assert ((f(other, t, given) - before).abs().amax((0, 3)) > 1e-6).all()
 
 
+def test_a_backbone_without_time_trains_whole() -> None:
+    f = awake(tm.DiT(4, 24, 2, 2, timed=False))
+    f(torch.randn(2, *SHAPE), None).square().mean().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in f.parameters())
+    with pytest.raises(ValueError, match="called with a time t"):
+        f(torch.randn(2, *SHAPE), torch.rand(2))
+
+
 def test_positions_are_all_that_orders_tokens() -> None:
     f, x, t, given = awake(small_dit()), torch.randn(1, 6, 4), torch.rand(1), condition(1)
     positions, order = grid_positions((2, 3)), torch.randperm(6)

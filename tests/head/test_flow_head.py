@@ -24,6 +24,14 @@ def test_one_time_for_all_tokens_is_the_same_time_for_each() -> None:
     torch.testing.assert_close(g(y, torch.tensor(0.3, dtype=torch.float64), context), g(y, each, context))
 
 
+def test_a_head_without_time_takes_none() -> None:
+    g, y, h = tm.FlowHead(3, 5, 16, 2, timed=False), torch.randn(2, 4, 3), torch.randn(2, 4, 5)
+    assert g(y, torch.tensor(0.3), g.prepare(h, None)).shape == y.shape
+    for network, t in ((g, torch.rand(2)), (head(), None)):
+        with pytest.raises(ValueError, match="called with a time t"):
+            network.prepare(h, t)
+
+
 @pytest.mark.parametrize("what", ["y", "h", "s", "t"])
 def test_the_velocity_depends_on_everything(what: str) -> None:
     inputs = {"y": torch.randn(2, 4, 3), "h": torch.randn(2, 4, 5), "s": torch.rand(2, 4), "t": torch.rand(2)}

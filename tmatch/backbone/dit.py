@@ -2,11 +2,10 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from tmatch.backbone.attention import CrossAttention, SelfAttention
 from tmatch.condition import Condition
-from tmatch.layers import PositionEmbedding, TimeEmbedding, grid_positions, initialise, modulate
+from tmatch.layers import PositionEmbedding, TimeModulation, grid_positions, initialise, modulate, require_time
 from tmatch.tensors import State, Time
 
 
@@ -39,7 +38,9 @@ class DiT(nn.Module):
 
     One modulation is computed from the time and shared by all blocks, as the paper's 1.7B parameters require.
     Positions are (step, row, column) and may have any size. A conditional DiT (`condition_width`) attends to the
-    condition in every block. The paper's is DiT(16, width=2048, depth=24, heads=16, condition_width=4096).
+    condition in every block. One that is not `timed` takes t = None and keeps the blocks' own offsets alone.
+
+    The paper's is DiT(16, width=2048, depth=24, heads=16, condition_width=4096).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class DiT(nn.Module):
         condition_width: int | None = None,
         mlp_ratio: float = 4.0,
         qk_norm: bool = False,
+        timed: bool = True,
     ) -> None:
         super().__init__()
         if width % heads:
@@ -60,22 +62,20 @@ class DiT(nn.Module):
         self.condition_width = condition_width
         self.x_in = nn.Linear(channels, width)
         self.position = PositionEmbedding(width)
-        self.t_in = TimeEmbedding(width)
+        self.time = TimeModulation(width, 6 + 2) if timed else None  # six parts for the blocks, two for the output
         self.condition_in = None if condition_width is None else nn.Linear(condition_width, width)
-        self.modulation = nn.Linear(width, 6 * width)
         conditional = condition_width is not None
         blocks = [Block(width, heads, mlp_ratio, conditional, qk_norm) for _ in range(depth)]
         self.blocks = nn.ModuleList(blocks)
         self.out_norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.out_modulation = nn.Linear(width, 2 * width)
         # Every block starts as the identity: gates and what cross-attention adds are zero.
         cross = (block.cross.out for block in blocks if block.cross is not None)
-        initialise(self, self.modulation, self.out_modulation, *cross)
+        initialise(self, *cross, *([] if self.time is None else [self.time.linear]))
 
     def forward(
         self,
         x: State,
-        t: Time,
+        t: Time | None,
         condition: Condition | None = None,
         *,
         positions: Tensor | None = None,
@@ -91,16 +91,20 @@ class DiT(nn.Module):
         grid = x.shape[1:-1]
         if positions is None:
             positions = grid_positions(grid, device=x.device)
-        text = self._read(condition)
-        time = silu(self.t_in(t))[:, None]
-        modulation = self.modulation(time)
+        text = self._read(condition, len(x))
+        for_blocks, for_output = self._modulation(t, x).tensor_split([6 * self.width], dim=-1)
         tokens = self.x_in(x.flatten(1, -2)) + self.position(positions)
         for block in self.blocks:
-            tokens = block(tokens, modulation, text, mask)
-        h = modulate(self.out_norm(tokens), *self.out_modulation(time).chunk(2, dim=-1))
+            tokens = block(tokens, for_blocks, text, mask)
+        h = modulate(self.out_norm(tokens), *for_output.chunk(2, dim=-1))
         return h.unflatten(1, grid)
 
-    def _read(self, condition: Condition | None) -> Condition | None:
+    def _modulation(self, t: Time | None, x: State) -> Tensor:
+        """(batch, 1, 8 width), from the time alone."""
+        require_time(self.time, t)
+        return x.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
+
+    def _read(self, condition: Condition | None, batch: int) -> Condition | None:
         if self.condition_in is None:
             if condition is not None:
                 raise ValueError("This backbone was built without a condition; give DiT a condition_width to use one.")
@@ -112,4 +116,4 @@ class DiT(nn.Module):
                 f"This backbone reads conditions {self.condition_width} wide; got {condition.tokens.shape[-1]}: "
                 "was the text encoded by another encoder?"
             )
-        return Condition(self.condition_in(condition.tokens), condition.mask)
+        return Condition(self.condition_in(condition.tokens), condition.mask).repeated(batch)

@@ -15,8 +15,8 @@ class Head(nn.Module, ABC):
     """Numbers in a token."""
 
     @abstractmethod
-    def prepare(self, h: Tensor, t: Time) -> Any:  # noqa: ANN401
-        """What is the same at every s: h (batch, ..., width) and t (batch,), once a transition."""
+    def prepare(self, h: Tensor, t: Time | None) -> Any:  # noqa: ANN401
+        """What is the same at every s: h (batch, ..., width) and, for kernels that have one, t (batch,)."""
 
     @abstractmethod
     def forward(self, y_s: Tensor, s: Time, context: Any) -> Tensor:  # noqa: ANN401

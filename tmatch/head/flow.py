@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from tmatch.head.base import Head
-from tmatch.layers import TimeEmbedding, initialise, modulate
+from tmatch.layers import TimeEmbedding, initialise, modulate, require_time
 from tmatch.tensors import Time, over
 
 
@@ -15,7 +15,7 @@ class HeadContext:
     """All that the head knows besides y_s and s; it is the same at every solver step."""
 
     h: Tensor  # (..., width)
-    time: Tensor  # (..., width)
+    time: Tensor | None  # (..., width)
     modulations: list[Tensor]  # one a block, (..., 3 width)
 
 
@@ -37,15 +37,18 @@ class FlowHead(Head):
 
     Each block is modulated by a linear of h, its own, plus one of (s, t), shared between blocks. Only the second
     depends on s, so `prepare` computes the first once a transition and the solver's loop is left with the MLP.
+    A head that is not `timed` takes no t, for kernels whose context tells the step.
     """
 
-    def __init__(self, channels: int, context_width: int, width: int = 1024, depth: int = 6) -> None:
+    def __init__(
+        self, channels: int, context_width: int, width: int = 1024, depth: int = 6, timed: bool = True
+    ) -> None:
         super().__init__()
         self.channels = channels
         self.y_in = nn.Linear(channels, width)
         self.h_in = nn.Linear(context_width, width)
         self.s_in = TimeEmbedding(width)
-        self.t_in = TimeEmbedding(width)
+        self.t_in = TimeEmbedding(width) if timed else None
         self.time_modulation = nn.Linear(width, 3 * width)
         h_modulations = [nn.Linear(width, 3 * width) for _ in range(depth)]
         self.h_modulations = nn.ModuleList(h_modulations)
@@ -55,15 +58,17 @@ class FlowHead(Head):
         self.out = nn.Linear(width, channels)
         initialise(self, self.time_modulation, self.out_modulation, self.out, *h_modulations)
 
-    def prepare(self, h: Tensor, t: Time) -> HeadContext:
+    def prepare(self, h: Tensor, t: Time | None) -> HeadContext:
         """What does not depend on s: h (batch, ..., context_width) and t (batch,), once a transition."""
+        require_time(self.t_in, t)
         h = self.h_in(h)
         modulations = [linear(silu(h)) for linear in self.h_modulations]
-        return HeadContext(h, self.t_in(over(t, h[..., 0])), modulations)
+        time = None if self.t_in is None or t is None else self.t_in(over(t, h[..., 0]))
+        return HeadContext(h, time, modulations)
 
     def forward(self, y_s: Tensor, s: Time, context: HeadContext) -> Tensor:
         """The velocity at (s, y_s): s is one number for all tokens, or one for each."""
-        time = silu(self.s_in(s) + context.time)
+        time = silu(self.s_in(s) if context.time is None else self.s_in(s) + context.time)
         shared = self.time_modulation(time)
         x = self.y_in(y_s) + context.h
         for block, modulation in zip(self.blocks, context.modulations, strict=True):
