@@ -1,4 +1,4 @@
-"""Transition Matching: Algorithm 1 and Algorithm 2, side by side, for every choice of process, Y and kernel."""
+"""Algorithm 1 and Algorithm 2, side by side, for every choice of process, Y and kernel."""
 
 from collections.abc import Sequence
 from itertools import pairwise

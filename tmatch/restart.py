@@ -1,4 +1,4 @@
-"""Restart sampling (Xu et al., 2023): noise is added back while sampling, to forget errors made on the way."""
+"""Restart sampling (Xu et al., 2023): noise is added back on the way."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

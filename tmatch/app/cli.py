@@ -1,7 +1,6 @@
 """The `tmatch` command."""
 
 import json
-import sys
 from typing import Annotated
 
 import tyro
@@ -9,17 +8,21 @@ from rich.console import Console
 from rich.table import Table
 
 from tmatch import __version__
-from tmatch.variants import VARIANTS, Variant
+from tmatch.variants import VARIANTS
 
 
-def _row(name: str, row: Variant) -> dict[str, str]:
-    return {
-        "variant": name,
-        "process": str(row.process),
-        "Y": row.parametrization.symbol,
-        "kernel": row.given,
-        "times": str(row.times),
-    }
+def rows() -> list[dict[str, str]]:
+    """The table of variants, in words."""
+    return [
+        {
+            "variant": name,
+            "process": str(row.process),
+            "Y": row.parametrization.symbol,
+            "kernel": row.given,
+            "times": str(row.times),
+        }
+        for name, row in VARIANTS.items()
+    ]
 
 
 def variants(*, json_output: Annotated[bool, tyro.conf.arg(name="json")] = False) -> None:
@@ -28,13 +31,11 @@ def variants(*, json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     Args:
         json_output: print JSON instead of a table.
     """
-    rows = [_row(name, row) for name, row in VARIANTS.items()]
     if json_output:
-        json.dump(rows, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print(json.dumps(rows(), indent=2))
         return
-    table = Table(*rows[0])
-    for row in rows:
+    table = Table(*rows()[0])
+    for row in rows():
         table.add_row(*row.values())
     Console().print(table)
 

@@ -1,4 +1,4 @@
-"""A backbone for small data."""
+"""A backbone for points and other small data."""
 
 from collections.abc import Sequence
 from math import prod

@@ -1,4 +1,4 @@
-"""Exact kernels, for targets whose posterior is known: what is left of the error when nothing is learnt.
+"""Exact kernels, for targets whose posterior is known.
 
 With them a sampler is held against closed forms, and the three sources of error (learning, the head's solver, tokens
 drawn independently) are told apart.
@@ -91,7 +91,7 @@ class ExactMean(nn.Module):
         """The Y that belongs to a flattened X_T; it is affine in X_T, so the mean of X_T gives the mean of Y."""
         x_T = x_T.reshape(x_t.shape).to(x_t)
         sigma, alpha = self.process.coefficients(t, x_t)
-        return self.parametrization.target(Transition((x_t - alpha * x_T) / sigma, x_t, x_t, x_T, t, t))
+        return self.parametrization.target(Transition((x_t - alpha * x_T) / sigma, x_t, x_t, x_T, sigma, alpha))
 
     def posterior(self, x_t: State, t: Time) -> Posterior:
         """X_T | X_t, at one time for the whole batch."""

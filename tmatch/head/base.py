@@ -1,4 +1,4 @@
-"""What a kernel asks of a head."""
+"""The contract: a velocity over tokens."""
 
 from abc import ABC, abstractmethod
 from typing import Any

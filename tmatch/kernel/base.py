@@ -1,4 +1,4 @@
-"""The transition kernel p(Y | X_t)."""
+"""The contract: a loss and a sampler of Y given X_t."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Kernels learnt by flow matching, with a head that draws tokens given the backbone's output."""
+"""Flow matching with a head, and the kernel that draws all tokens in parallel: DTM."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""What the kernel predicts, Y, and how X_{t+1} follows from X_t and Y."""
+"""The contract: Y from a transition, and X_{t+1} from X_t and Y."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar

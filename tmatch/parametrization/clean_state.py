@@ -1,4 +1,4 @@
-"""The data."""
+"""Y = X_T, the data."""
 
 from torch import Tensor
 

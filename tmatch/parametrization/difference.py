@@ -1,4 +1,4 @@
-"""The difference between data and noise."""
+"""Y = X_T - X_0, the difference between data and noise."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""The next state itself."""
+"""Y = X_{t+1}, the next state itself."""
 
 import torch
 from torch import Tensor

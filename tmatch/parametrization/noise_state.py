@@ -1,4 +1,4 @@
-"""The noise."""
+"""Y = X_0, the noise."""
 
 import torch
 from torch import Tensor

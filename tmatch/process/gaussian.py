@@ -1,4 +1,4 @@
-"""One X_0 for the whole path."""
+"""One X_0 for the whole path: linear, or any schedule."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,4 +1,4 @@
-"""Fresh noise at every time."""
+"""Fresh noise at every time: independent linear."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

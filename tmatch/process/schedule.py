@@ -1,4 +1,4 @@
-"""Schedules: how much noise, sigma_t, and how much data, alpha_t, there is at a time t in [0, 1]."""
+"""Schedules: the noise sigma_t and the data alpha_t in X_t."""
 
 import math
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""ODE solvers over the head's time s, from 0 to 1."""
+"""The contract: one step, and the loop along a grid."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,0 +1,74 @@
+"""CONTRIBUTING.md's worked examples, carried out in a copy of the project and held to its laws."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"`(tmatch/[\w/]+\.py)`:\n\n```(python|diff)\n(.*?)```", re.DOTALL)
+
+
+def apply(diff: str, source: str) -> str:
+    """Insert each + line below the line above it."""
+    lines, place = source.splitlines(), 0
+    for line in diff.splitlines():
+        if line.startswith("+"):
+            lines.insert(place, line[1:])
+            place += 1
+        elif line.startswith(" "):
+            place = lines.index(line[1:]) + 1
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("tmatch", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for path, kind, text in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()):
+        file = tmp_path / path
+        assert file.exists() == (kind == "diff"), "new files are given whole, old ones as a diff"
+        file.write_text(text if kind == "python" else apply(text, file.read_text()))
+    return tmp_path
+
+
+def laws(project: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-vv", *arguments]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_the_worked_examples_satisfy_every_law(project: Path) -> None:
+    output = laws(project, "tests/parametrization", "tests/solver", "tests/eval", "-k", "velocity or ssprk3")
+    passed = int(re.search(r"(\d+) passed", output).group(1))  # type: ignore[union-attr]
+    assert "failed" not in output, output
+    assert "test_a_perfect_kernel_regenerates_the_data[velocity-diffusion-cosine]" in output
+    assert "test_so_is_every_process_and_parametrization[linear-velocity]" in output
+    assert "test_error_falls_with_the_order[stretched-ssprk3]" in output
+    assert passed > 25
+
+
+def test_the_laws_catch_a_wrong_example(project: Path) -> None:
+    file = project / "tmatch" / "solver" / "ssprk3.py"
+    file.write_text(file.read_text().replace("4 * k_3", "3 * k_3"))
+    file = project / "tmatch" / "parametrization" / "velocity.py"
+    file.write_text(file.read_text().replace("- sigma * y) / r", "+ sigma * y) / r"))
+    output = laws(project, "tests/parametrization", "tests/solver", "-k", "velocity or ssprk3")
+    failed = set(re.findall(r"FAILED (\S+?)\[", output))
+    assert {
+        "tests/solver/test_solver.py::test_error_falls_with_the_order",
+        "tests/parametrization/test_parametrization.py::test_a_perfect_kernel_regenerates_the_data",
+    } <= failed
+
+
+def test_the_model_is_not_touched(project: Path) -> None:
+    changed = {path for path, _, _ in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text())}
+    assert len(changed) == 4
+    assert all(path.startswith(("tmatch/parametrization/", "tmatch/solver/")) for path in changed)
+    assert (project / "tmatch" / "model.py").read_text() == (ROOT / "tmatch" / "model.py").read_text()

@@ -1,0 +1,89 @@
+"""What the documents say is so."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tmatch.app.cli import rows
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+EACH = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def purpose(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    assert text, f"{path} says nothing of its purpose"
+    return text.splitlines()[0]
+
+
+def tree() -> str:
+    """The package, a line a file: its docstring's first."""
+    package = ROOT / "tmatch"
+    lines = []
+    for path in sorted(
+        package.rglob("*.py"), key=lambda p: (p.parent != package, p.parent, p.name != "__init__.py", p)
+    ):
+        where = path.relative_to(package)
+        if where.name != "__init__.py":
+            lines.append((len(where.parts), where.name, purpose(path)))
+        elif path.parent != package:
+            lines.append((1, f"{where.parts[0]}/", purpose(path)))
+    return "\n".join(f"    {'  ' * depth}{name:<{24 - 2 * depth}}{text}" for depth, name, text in lines)
+
+
+def symbol_exists(path: Path, symbol: str) -> bool:
+    scope: list[ast.stmt] = ast.parse(path.read_text()).body
+    for name in symbol.split("."):
+        found = [n for n in scope if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
+        if not found:
+            return False
+        scope = found[0].body
+    return True
+
+
+def test_the_paper_map_has_no_dead_ends() -> None:
+    entries = re.findall(r"`([\w/]+\.py)::([\w.]+)`", (ROOT / "docs" / "paper_map.md").read_text())
+    assert len(entries) > 30
+    for path, symbol in entries:
+        assert (ROOT / path).exists(), path
+        assert symbol_exists(ROOT / path, symbol), f"{path}::{symbol}"
+
+
+@EACH
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+        assert target.startswith("https://") or (document.parent / target).exists(), target
+
+
+@EACH
+def test_named_files_exist(document: Path) -> None:
+    examples = {"tmatch/parametrization/velocity.py", "tmatch/solver/ssprk3.py"}  # what CONTRIBUTING.md has you write
+    for name in re.findall(
+        r"\b(?:tmatch|tests|examples|benchmarks|docs)/[\w/]+\.(?:py|md|png|json)\b", document.read_text()
+    ):
+        assert name in examples or (ROOT / name).exists(), name
+
+
+def test_the_readme_lists_every_file_with_its_purpose() -> None:
+    assert tree() in README, f"the tree is now\n{tree()}"
+
+
+def test_the_readme_lists_every_variant() -> None:
+    for row in rows():
+        assert f"| {' | '.join(row.values())} |" in README, row
+
+
+def test_the_readme_quotes_the_measured_overhead() -> None:
+    ratio = json.loads((ROOT / "docs" / "results" / "sampler_overhead.json").read_text())["ratio"]
+    assert f"| {ratio:.2f} |" in README
+    assert ratio <= 1.05
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_the_readmes_code_runs(code: str) -> None:
+    exec(compile(code.replace("range(200)", "range(2)"), "README.md", "exec"), {})
