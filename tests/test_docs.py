@@ -56,7 +56,7 @@ def test_the_paper_map_has_no_dead_ends() -> None:
 
 @EACH
 def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+    for target in re.findall(r"\[[^\]\"]*\]\(([^)\s]+)\)", document.read_text()):
         assert target.startswith("https://") or (document.parent / target).exists(), target
 
 
@@ -79,9 +79,9 @@ def test_the_readme_lists_every_variant() -> None:
 
 
 def test_the_readme_quotes_the_measured_overhead() -> None:
-    ratio = json.loads((ROOT / "docs" / "results" / "sampler_overhead.json").read_text())["ratio"]
-    assert f"| {ratio:.2f} |" in README
-    assert ratio <= 1.05
+    measured = json.loads((ROOT / "docs" / "results" / "sampler_overhead.json").read_text())
+    assert f"| {measured['within']:.3f} within one run, {measured['ratio']:.2f} in turns |" in README
+    assert max(measured["within"], measured["ratio"]) <= 1.05
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
