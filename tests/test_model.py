@@ -67,6 +67,19 @@ def test_save_and_load_give_the_same_samples(name: str, tmp_path: Path) -> None:
 
 
 @ALL
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_any_precision_is_kept_and_times_are_never_coarse(name: str, dtype: torch.dtype) -> None:
+    model, seen = small_model(name).to(dtype), []
+    model.kernel.backbone.register_forward_hook(lambda _, inputs, __: seen.append(inputs[1].dtype))
+    given = tm.Condition.dense(condition(2).tokens.to(dtype))
+    guidance = tm.ClassifierFreeGuidance(given[:1], 2.0)
+    loss = model.loss(data(2).to(dtype), tm.Noise([0, 1], dtype=dtype), given)
+    x = tm.generate(model, SHAPE, [0, 1], given, steps=2, decoding=tm.Decoding(guidance=guidance)).x
+    assert loss.dtype == x.dtype == dtype
+    assert set(seen) == {torch.float64 if dtype == torch.float64 else torch.float32}
+
+
+@ALL
 def test_sampling_leaves_no_graph_and_no_random_state(name: str) -> None:
     model = small_model(name)
     state = torch.get_rng_state()

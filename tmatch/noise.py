@@ -49,7 +49,7 @@ class Noise:
         cls,
         seed: int,
         step: int,
-        samples: int | Sequence[int],
+        samples: int | Sequence[int] | Tensor,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Self:
@@ -74,6 +74,11 @@ class Noise:
         """Where the numbers are made."""
         return self._keys.device
 
+    @property
+    def time_dtype(self) -> torch.dtype:
+        """The precision of times: that of the noise, but float32 at least."""
+        return torch.promote_types(self.dtype, torch.float32)
+
     def _bits(self, count: int) -> Tensor:
         """The next `count` 64-bit words of every stream, (batch, count)."""
         positions = torch.arange(self._position + 1, self._position + 1 + count, device=self.device)
@@ -81,9 +86,9 @@ class Noise:
         return _splitmix64(self._keys[:, None] + positions * _GOLDEN)
 
     def uniform(self, *shape: int) -> Tensor:
-        """U(0, 1), (batch, *shape), never 0 and never 1."""
+        """U(0, 1), (batch, *shape), never 0 and never 1; in float32 at least, for it is often a time."""
         bits = _shift(self._bits(math.prod(shape)), 41)
-        return ((bits + 0.5) * 2.0**-23).to(self.dtype).reshape(len(self), *shape)
+        return ((bits + 0.5) * 2.0**-23).to(self.time_dtype).reshape(len(self), *shape)
 
     def normal(self, *shape: int) -> Tensor:
         """N(0, I), (batch, *shape), by Box and Muller: each word makes two numbers."""

@@ -18,8 +18,8 @@ def over(t: Tensor, x: Tensor) -> Tensor:
 
 
 def per_image(t: Time, x: Tensor) -> Time:
-    """One time an image, on x's device and in its precision."""
-    return t.to(x).expand(len(x))
+    """One time an image on x's device, in float32 even where x is coarser: 1000 t must not be rounded to 8 bits."""
+    return t.to(x.device, torch.promote_types(x.dtype, torch.float32)).expand(len(x))
 
 
 def require_finite(name: str, x: Tensor) -> None:

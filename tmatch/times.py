@@ -81,7 +81,7 @@ class Grid(Times):
         return len(self.points) - 1
 
     def sample(self, noise: Noise) -> tuple[Time, Time]:
-        points = torch.tensor(self.points, device=noise.device, dtype=noise.dtype)
+        points = torch.tensor(self.points, device=noise.device, dtype=noise.time_dtype)
         index = (noise.uniform() * self.steps).long()
         return points[index], points[index + 1]
 
@@ -116,7 +116,7 @@ class LogitNormal:
 
     def sample(self, noise: Noise, *shape: int) -> Tensor:
         """Draw times, (batch, *shape)."""
-        return torch.sigmoid(self.mean + self.std * noise.normal(*shape))
+        return torch.sigmoid(self.mean + self.std * noise.normal(*shape).to(noise.time_dtype))
 
 
 @dataclass(frozen=True)

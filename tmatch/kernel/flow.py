@@ -31,7 +31,8 @@ class Flow(nn.Module):
         b, h = b.unsqueeze(1), h.unsqueeze(1)  # (batch, draws, *tokens, channels)
         b_0 = noise.normal(self.draws, *b.shape[2:])
         s = self.density.sample(noise, self.draws, *b.shape[2:-1])
-        b_s = (1 - over(s, b)) * b_0 + over(s, b) * b
+        share = over(s, b).to(b.dtype)
+        b_s = (1 - share) * b_0 + share * b
         u = self.head(b_s, s, self.head.prepare(h, t))
         return (u - (b - b_0)).square().mean(-1).mean(1)
 

@@ -42,8 +42,8 @@ class Process(ABC):
         """Z_{t+1} given Z_t."""
 
     def coefficients(self, t: Time, x: State) -> tuple[Tensor, Tensor]:
-        """(sigma_t, alpha_t), shaped to multiply x."""
-        return over(self.schedule.sigma(t), x), over(self.schedule.alpha(t), x)
+        """(sigma_t, alpha_t), shaped to multiply x, in its precision."""
+        return over(self.schedule.sigma(t), x).to(x.dtype), over(self.schedule.alpha(t), x).to(x.dtype)
 
     def state(self, z_t: State, x_T: State, t: Time) -> State:
         """X_t = sigma_t Z_t + alpha_t X_T."""
@@ -78,4 +78,4 @@ class Process(ABC):
         sigma, alpha = self.coefficients(t, x_t)
         sigma_earlier, alpha_earlier = self.coefficients(t_earlier, x_t)
         shrink = alpha_earlier / alpha
-        return shrink * x_t + (sigma_earlier**2 - (shrink * sigma) ** 2).sqrt() * noise.normal(*x_t.shape[1:])
+        return shrink * x_t + (sigma_earlier**2 - (shrink * sigma) ** 2).clamp(min=0).sqrt() * noise.normal(*x_t.shape[1:])

@@ -24,4 +24,5 @@ class DiffusionProcess(Process):
     def next_noise(self, z_t: State, t: Time, t_next: Time, noise: Noise) -> State:
         kept = self.schedule.alpha(t) * self.schedule.sigma(t_next)
         rho = over(kept / (self.schedule.sigma(t) * self.schedule.alpha(t_next)), z_t)
-        return rho * z_t + (1 - rho**2).clamp(min=0).sqrt() * noise.normal(*z_t.shape[1:])
+        fresh = (1 - rho**2).clamp(min=0).sqrt()
+        return rho.to(z_t.dtype) * z_t + fresh.to(z_t.dtype) * noise.normal(*z_t.shape[1:])
