@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Waiting OpenMP threads that spin slow a shared machine down 1.4 to 4 times.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test check install clean
+.PHONY: demo test check tree install clean
 
 demo: .venv/installed
 	$(BIN)/python examples/quickstart.py --out out/quickstart.png
@@ -18,12 +18,15 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+tree: .venv/installed
+	$(BIN)/python tests/test_docs.py
+
 install: .venv/installed
 
 # torch goes first and pinned: anything else that asks for it would fetch another build.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$(grep '^torch==' constraints.txt)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--transitions", type=int, default=16)
     parser.add_argument("--head-steps", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
 

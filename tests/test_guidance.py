@@ -4,7 +4,7 @@ import pytest
 import torch
 from laws import SHAPE, SMALL_HEAD, condition, small_model
 
-from tmatch import ClassifierFreeGuidance, Condition, Decoding, Guidance, NoGuidance, Noise
+from tmatch import ClassifierFreeGuidance, Condition, Decoding, Guidance, NoGuidance, Noise, generate
 from tmatch.guidance import GUIDANCE_SCHEDULES, Branches, falling, rising
 from tmatch.variants import VARIANTS
 
@@ -14,7 +14,7 @@ GIVEN = condition(4)
 
 def sample(name: str, given: Condition, guidance: Guidance = NoGuidance()) -> torch.Tensor:  # noqa: B008
     model = small_model(name, head=SMALL_HEAD)
-    return model.sample(SHAPE, Noise(range(4)), given, steps=3, decoding=Decoding(guidance=guidance))
+    return model.sample(SHAPE, Noise(range(4)), given, steps=10, decoding=Decoding(guidance=guidance))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -27,8 +27,8 @@ def test_one_is_no_guidance_and_zero_is_the_null_condition(name: str) -> None:
     zero = sample(name, GIVEN, ClassifierFreeGuidance(NULL, 0.0))
     torch.manual_seed(0)
     null = sample(name, NULL)
-    torch.testing.assert_close(one, plain, atol=1e-6, rtol=0)
-    torch.testing.assert_close(zero, null, atol=1e-6, rtol=0)
+    assert torch.equal(one, plain)
+    torch.testing.assert_close(zero, null, atol=1e-6, rtol=1e-6)
     assert not torch.allclose(plain, null, atol=1e-3)
 
 
@@ -64,6 +64,31 @@ def test_branches_of_no_weight_are_not_evaluated() -> None:
     assert guidance.at(0.8, GIVEN).weights == (1.0,)
 
 
+def test_a_kernel_with_a_cache_keeps_every_branch() -> None:
+    assert ClassifierFreeGuidance(NULL, 1.0).at(0.5, GIVEN, keep_all=True).weights == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_guidance_follows_the_time(name: str) -> None:
+    asked = []
+
+    class Listening(NoGuidance):
+        def at(self, progress: float, condition: Condition | None, keep_all: bool = False) -> Branches:
+            asked.append(progress)
+            return super().at(progress, condition)
+
+    sample(name, GIVEN, Listening())
+    model = small_model(name)
+    assert asked == [float(t) for t, u in model.itinerary.moves(model.grid(10)) if u > t]
+
+
+def test_a_negative_prompt_for_each_image_survives_batching() -> None:
+    model, negative = small_model("dtm"), condition(4, seed=70)
+    decoding = Decoding(guidance=ClassifierFreeGuidance(negative, 2.0))
+    runs = [generate(model, SHAPE, range(4), GIVEN, steps=2, decoding=decoding, batch_size=n).x for n in (4, 3)]
+    torch.testing.assert_close(*runs, atol=1e-5, rtol=0)
+
+
 def test_schedules_are_named_for_what_they_do() -> None:
     up, down = ClassifierFreeGuidance(NULL, 5.0, schedule=rising), ClassifierFreeGuidance(NULL, 5.0, schedule=falling)
     assert [up.weight(p) for p in (0.0, 0.5, 1.0)] == [1.0, 3.0, 5.0]
@@ -89,3 +114,5 @@ def test_other_bad_guidance_is_refused() -> None:
         ClassifierFreeGuidance(NULL, 2.0, interval=(0.7, 0.3))
     with pytest.raises(ValueError, match="none was given"):
         ClassifierFreeGuidance(NULL, 2.0).at(0.5, None)
+    with pytest.raises(ValueError, match="encode the null one as the others"):
+        sample("dtm", GIVEN, ClassifierFreeGuidance(condition(1, width=5), 2.0))

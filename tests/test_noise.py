@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from laws import normal_cdf
@@ -57,5 +58,12 @@ def test_precision_follows_the_request() -> None:
 
 
 def test_no_seeds_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one seed"):
-        Noise([])
+    for seeds in ([], torch.zeros(2), torch.zeros(2, 2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="a seed for each image"):
+            Noise(seeds)
+
+
+def test_integers_of_any_kind_are_seeds() -> None:
+    wide = Noise([3, 4]).normal(2)
+    assert torch.equal(Noise(torch.tensor([3, 4], dtype=torch.int32)).normal(2), wide)
+    assert torch.equal(Noise(np.array([3, 4])).normal(2), wide)

@@ -30,6 +30,10 @@ def test_merge_joins_neighbours() -> None:
 
 
 def test_impossible_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be split"):
+        Patchify().decode(torch.zeros(1, 4, 4, 15))
+    with pytest.raises(ValueError, match="Each side of a patch"):
+        Patchify((0, 2))
     with pytest.raises(ValueError, match="33x32 image cannot be cut into 2x2 patches"):
         Patchify().encode(torch.zeros(1, 4, 33, 32))
     with pytest.raises(ValueError, match="batch, channels, height, width"):

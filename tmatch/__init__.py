@@ -8,7 +8,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from tmatch.backbone import MLP, Backbone, DiT
 from tmatch.condition import Condition
 from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
-from tmatch.head import FlowHead
+from tmatch.head import FlowHead, Head
+from tmatch.itinerary import Itinerary, Restart, Straight
 from tmatch.kernel import (
     Decoding,
     Flow,
@@ -18,7 +19,7 @@ from tmatch.kernel import (
     ParallelFlow,
     Snapshot,
 )
-from tmatch.model import TransitionMatching
+from tmatch.model import Model, TransitionMatching
 from tmatch.noise import Noise
 from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
 from tmatch.patch import Patchify
@@ -32,7 +33,6 @@ from tmatch.process import (
     Process,
     VariancePreserving,
 )
-from tmatch.restart import Restart
 from tmatch.sample import Generation, generate
 from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
 from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
@@ -63,15 +63,18 @@ __all__ = [
     "Generation",
     "Grid",
     "Guidance",
+    "Head",
     "HeadConfig",
     "Heun",
     "IndependentLinearProcess",
+    "Itinerary",
     "Kernel",
     "Linear",
     "LinearProcess",
     "LogitNormal",
     "MeanKernel",
     "Midpoint",
+    "Model",
     "NextState",
     "NoGuidance",
     "Noise",
@@ -83,6 +86,7 @@ __all__ = [
     "Restart",
     "Snapshot",
     "Solver",
+    "Straight",
     "Times",
     "TransitionMatching",
     "Uniform",

@@ -38,6 +38,8 @@ class Condition:
     def padded(self, length: int) -> "Condition":
         """The same condition, padded to a length."""
         extra = length - self.tokens.shape[1]
+        if extra < 0:
+            raise ValueError(f"A condition of length {self.tokens.shape[1]} cannot be padded to {length}.")
         return Condition(pad(self.tokens, (0, 0, 0, extra)), pad(self.mask, (0, extra))) if extra else self
 
     def repeated(self, batch: int) -> "Condition":
@@ -51,6 +53,9 @@ class Condition:
     @staticmethod
     def cat(conditions: Sequence["Condition"]) -> "Condition":
         """Several batches as one, padded to the longest."""
+        widths = {c.tokens.shape[-1] for c in conditions}
+        if len(widths) > 1:
+            raise ValueError(f"Conditions {sorted(widths)} wide do not go together; encode the null one as the others.")
         length = max(c.tokens.shape[1] for c in conditions)
         padded = [c.padded(length) for c in conditions]
         return Condition(torch.cat([c.tokens for c in padded]), torch.cat([c.mask for c in padded]))

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
@@ -25,11 +25,11 @@ class Branches:
         """x, once for each branch."""
         return x if len(self.weights) == 1 else torch.cat([x] * len(self.weights))
 
-    def inputs(self, x_t: State, t: Time) -> tuple[State, Time, Condition | None]:
-        """What the backbone is called with."""
+    def inputs(self, x_t: State, t: Time | None) -> tuple[State, Time | None, Condition | None]:
+        """What the backbone is called with; t is None for kernels that have no time."""
         given = [c.repeated(len(x_t)) for c in self.conditions if c is not None]
         condition = (given[0] if len(given) == 1 else Condition.cat(given)) if given else None
-        return self.stack(x_t), self.stack(per_image(t, x_t)), condition
+        return self.stack(x_t), None if t is None else self.stack(per_image(t, x_t)), condition
 
     def mix(self, v: Tensor) -> Tensor:
         """The weighted sum over branches."""
@@ -46,15 +46,22 @@ class Guidance(ABC):
     """Decides, while sampling, which branches to evaluate."""
 
     @abstractmethod
-    def at(self, progress: float, condition: Condition | None) -> Branches:
-        """The branches when `progress` of the sample is decided: t for the kernels that draw all tokens at once."""
+    def at(self, progress: float, condition: Condition | None, keep_all: bool = False) -> Branches:
+        """The branches when `progress` of the sample is decided: t for the kernels that draw all tokens at once.
+
+        Branches of no weight are left out, unless a kernel that caches something for each wants to `keep_all`.
+        """
+
+    def of(self, images: slice) -> "Guidance":
+        """The guidance of some images of a batch."""
+        return self
 
 
 @dataclass(frozen=True)
 class NoGuidance(Guidance):
     """The conditional prediction as it is."""
 
-    def at(self, progress: float, condition: Condition | None) -> Branches:
+    def at(self, progress: float, condition: Condition | None, keep_all: bool = False) -> Branches:
         return Branches((condition,), (1.0,))
 
 
@@ -80,7 +87,8 @@ GUIDANCE_SCHEDULES: dict[str, Callable[[float], float]] = {"constant": constant,
 class ClassifierFreeGuidance(Guidance):
     """v = v_null + w (v_cond - v_null), where w = 1 + (scale - 1) schedule(progress) inside the interval and 1 outside.
 
-    w = 1 is the conditional model and w = 0 the unconditional one; either costs a single branch.
+    w = 1 is the conditional model and w = 0 the unconditional one; either costs a single branch. `null` is the empty
+    caption, one for all images, or one for each: a negative prompt.
     """
 
     null: Condition
@@ -100,10 +108,13 @@ class ClassifierFreeGuidance(Guidance):
         low, high = self.interval
         return 1 + (self.scale - 1) * self.schedule(progress) if low <= progress <= high else 1.0
 
-    def at(self, progress: float, condition: Condition | None) -> Branches:
+    def of(self, images: slice) -> "ClassifierFreeGuidance":
+        return self if len(self.null) == 1 else replace(self, null=self.null[images])
+
+    def at(self, progress: float, condition: Condition | None, keep_all: bool = False) -> Branches:
         if condition is None:
             raise ValueError("Guidance pushes towards a condition, and none was given; pass one, or drop the guidance.")
         w = self.weight(progress)
-        branches = [(c, v) for c, v in ((condition, w), (self.null, 1 - w)) if v != 0]
+        branches = [(c, v) for c, v in ((condition, w), (self.null, 1 - w)) if keep_all or v != 0]
         conditions, weights = zip(*branches, strict=True)
         return Branches(conditions, weights)

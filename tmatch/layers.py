@@ -29,7 +29,7 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, t: Time) -> Tensor:
         weight = self.linear_1.weight
-        features = sinusoids(1000 * t.to(weight.device), self.frequencies, 10_000).to(weight.dtype)
+        features = sinusoids(1000 * t.float().to(weight.device), self.frequencies, 10_000).to(weight.dtype)
         return self.linear_2(silu(self.linear_1(features)))
 
 

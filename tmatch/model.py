@@ -1,12 +1,13 @@
 """Algorithm 1 and Algorithm 2, side by side, for every choice of process, Y and kernel."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from tmatch.condition import Condition
+from tmatch.itinerary import Itinerary, Straight
 from tmatch.kernel import Decoding, Kernel, Snapshot
 from tmatch.noise import Noise
 from tmatch.parametrization import Parametrization
@@ -15,10 +16,43 @@ from tmatch.tensors import State, Time, require_finite
 from tmatch.times import Steps, Times
 
 
-class TransitionMatching(nn.Module):
+class Model(nn.Module, ABC):
+    """What is trained with `loss` and generates with `sample`, whatever is inside."""
+
+    kernel: Kernel
+
+    @abstractmethod
+    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None) -> Tensor:
+        """What to descend on, one value an image."""
+
+    @abstractmethod
+    def sample(
+        self,
+        shape: Sequence[int],
+        noise: Noise,
+        condition: Condition | None = None,
+        steps: Steps | None = None,
+        decoding: Decoding = Decoding(),
+        start: State | None = None,
+    ) -> State:
+        """X_T of `shape` (*grid, channels), one for each stream of the noise."""
+
+    @abstractmethod
+    def transitions(self, steps: Steps | None = None) -> int:
+        """How many transitions `sample` makes."""
+
+
+class TransitionMatching(Model):
     """A Markov chain X_0 -> X_1 -> ... -> X_T learnt from a supervising process."""
 
-    def __init__(self, process: Process, parametrization: Parametrization, kernel: Kernel, times: Times) -> None:
+    def __init__(
+        self,
+        process: Process,
+        parametrization: Parametrization,
+        kernel: Kernel,
+        times: Times,
+        itinerary: Itinerary = Straight(),
+    ) -> None:
         super().__init__()
         parametrization.check(process, times)
         kernel.check(process, parametrization)
@@ -26,11 +60,11 @@ class TransitionMatching(nn.Module):
         self.parametrization = parametrization
         self.kernel = kernel
         self.times = times
+        self.itinerary = itinerary
 
     def loss(self, x_T: State, noise: Noise, condition: Condition | None = None) -> Tensor:
         """Algorithm 1, line by line; one value an image."""
-        require_finite("x_T", x_T)
-        noise.require_streams(len(x_T))
+        _require("x_T", x_T, noise, condition)
         t, t_next = self.times.sample(noise)  # t ~ U([T - 1])
         q = self.process.sample(x_T, t, t_next, noise)  # (X_t, X_{t+1}) ~ q(. | X_T)
         y = self.parametrization.target(q)  # Y
@@ -48,13 +82,18 @@ class TransitionMatching(nn.Module):
     ) -> State:
         """Algorithm 2: X_T of `shape` (*grid, channels), one for each stream of the noise.
 
-        `steps` is a number, a list of times, or None for the model's own; `start` replaces X_0 at the first of them.
+        `steps` is a number, a list of times, or None for the model's own; `start` is the state at the first of them,
+        where that is not 0.
         """
-        x_t = self.process.source(shape, noise) if start is None else start  # X_0 ~ p_0
-        require_finite("the starting state", x_t)
-        noise.require_streams(len(x_t))
-        for t, t_next in pairwise(self.grid(steps)):
-            x_t = self.step(x_t, t, t_next, noise, condition, decoding)
+        grid = self.grid(steps)
+        x_t = self.start(shape, noise, grid) if start is None else start  # X_0 ~ p_0
+        _require("the starting state", x_t, noise, condition)
+        decoding.report(Snapshot("start", float(grid[0]), x_t))
+        for t, t_next in self.itinerary.moves(grid):
+            if t_next > t:
+                x_t = self.step(x_t, t, t_next, noise, condition, decoding)
+            else:
+                x_t = self.process.renoise(x_t, t, t_next, noise)
         return x_t
 
     def step(
@@ -65,7 +104,7 @@ class TransitionMatching(nn.Module):
         x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, noise)  # X_{t+1} ~ q(. | X_t, Y)
         if decoding.observe is not None:
             estimate = self.parametrization.estimate(self.process, x_t, y, t)
-            decoding.observe(Snapshot(float(t_next), x_next, estimate))
+            decoding.report(Snapshot("transition", float(t_next), x_next, estimate))
         return x_next
 
     def grid(self, steps: Steps | None = None) -> Tensor:
@@ -74,6 +113,19 @@ class TransitionMatching(nn.Module):
         self.parametrization.check_grid(grid, self.times)
         return grid
 
+    def start(self, shape: Sequence[int], noise: Noise, grid: Tensor) -> State:
+        """X_0 ~ p_0, where sampling starts unless told otherwise."""
+        if grid[0] != 0:
+            raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time: pass it as `start`.")
+        return self.process.source(shape, noise)
+
     def transitions(self, steps: Steps | None = None) -> int:
-        """How often the kernel is drawn from."""
-        return len(self.grid(steps)) - 1
+        return sum(bool(t_next > t) for t, t_next in self.itinerary.moves(self.grid(steps)))
+
+
+def _require(name: str, x: State, noise: Noise, condition: Condition | None) -> None:
+    """Refuse input that would only come out as NaN, or as an error deep inside."""
+    require_finite(name, x)
+    if condition is not None:
+        require_finite("the condition", condition.tokens[condition.mask])
+    noise.require_streams(len(x))

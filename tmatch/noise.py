@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Self
 
@@ -26,8 +27,8 @@ def _splitmix64(x: Tensor) -> Tensor:
 class Noise:
     """One stream of random numbers an image: a pure function of (seed, position in the stream).
 
-    Image k gets the same numbers whatever batch it is drawn in, on every device, and a stream is restored by its
-    seed alone. All streams of a batch are evaluated in one vectorised pass, with no generator and no hidden state.
+    Image k gets the same numbers whatever batch it is drawn in, and on every device but for the rounding of log and
+    cos. All streams of a batch are evaluated in one vectorised pass.
     """
 
     def __init__(
@@ -37,10 +38,10 @@ class Noise:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         if not isinstance(seeds, Tensor):
-            seeds = torch.tensor([(int(s) + 2**63) % 2**64 - 2**63 for s in seeds], dtype=torch.int64)
-        if seeds.ndim != 1 or len(seeds) == 0:
-            raise ValueError("Noise needs a flat list of at least one seed, one for each image.")
-        self._keys = _splitmix64(_splitmix64(seeds.to(device)) + _GOLDEN)
+            seeds = torch.tensor([(operator.index(s) + 2**63) % 2**64 - 2**63 for s in seeds], dtype=torch.int64)
+        if seeds.ndim != 1 or len(seeds) == 0 or seeds.is_floating_point():
+            raise ValueError("Noise needs a flat list of at least one whole number: a seed for each image.")
+        self._keys = _splitmix64(_splitmix64(seeds.to(device, torch.int64)) + _GOLDEN)
         self._position = 0
         self.dtype = dtype
 

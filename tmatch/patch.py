@@ -1,11 +1,12 @@
 """Images to tokens and back."""
 
 from dataclasses import dataclass
+from math import prod
 
 from einops import rearrange
 from torch import Tensor
 
-from tmatch.tensors import State
+from tmatch.tensors import State, whole
 
 
 def merge(x: State, patch: tuple[int, ...]) -> State:
@@ -13,7 +14,7 @@ def merge(x: State, patch: tuple[int, ...]) -> State:
     grid = x.shape[1:-1]
     if len(patch) != len(grid):
         raise ValueError(f"A patch {patch} does not fit a {len(grid)}-dimensional grid of tokens {tuple(grid)}.")
-    if any(size % p for size, p in zip(grid, patch, strict=True)):
+    if any(p < 1 or size % p for size, p in zip(grid, patch, strict=True)):
         raise ValueError(f"A grid of {tuple(grid)} tokens cannot be cut into patches of {patch}: it does not divide.")
     if len(patch) == 1:
         return rearrange(x, "b (n p) d -> b n (p d)", p=patch[0])
@@ -22,6 +23,8 @@ def merge(x: State, patch: tuple[int, ...]) -> State:
 
 def split(x: State, patch: tuple[int, ...]) -> State:
     """Undo `merge`."""
+    if x.ndim != len(patch) + 2 or x.shape[-1] % prod(patch):
+        raise ValueError(f"Tokens {tuple(x.shape)} cannot be split into patches of {patch}.")
     if len(patch) == 1:
         return rearrange(x, "b n (p d) -> b (n p) d", p=patch[0])
     return rearrange(x, "b r c (p q d) -> b (r p) (c q) d", p=patch[0], q=patch[1])
@@ -32,6 +35,10 @@ class Patchify:
     """Cuts an image (batch, channels, height, width) into the tokens of a state; any size that divides by the patch."""
 
     patch: tuple[int, int] = (2, 2)
+
+    def __post_init__(self) -> None:
+        for side in self.patch:
+            whole("Each side of a patch", side)
 
     def encode(self, image: Tensor) -> State:
         """(b, c, h, w) -> (b, h/p, w/q, p q c)."""

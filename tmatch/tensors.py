@@ -5,6 +5,9 @@ into 2x2x4 patches, (batch, tokens, channels) for a sequence. A time is one numb
 in [0, 1]: the paper's t/T, so that the number of steps never reaches the weights.
 """
 
+import operator
+from typing import SupportsIndex
+
 import torch
 from torch import Tensor
 
@@ -20,6 +23,17 @@ def over(t: Tensor, x: Tensor) -> Tensor:
 def per_image(t: Time, x: Tensor) -> Time:
     """One time an image on x's device, in float32 even where x is coarser: 1000 t must not be rounded to 8 bits."""
     return t.to(x.device, torch.promote_types(x.dtype, torch.float32)).expand(len(x))
+
+
+def whole(name: str, value: SupportsIndex) -> int:
+    """A whole number from 1 up, of any integer type."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if isinstance(value, bool) or number < 1:
+        raise ValueError(f"{name} is a whole number from 1 up; got {value!r}.")
+    return number
 
 
 def require_finite(name: str, x: Tensor) -> None:

@@ -1,7 +1,8 @@
 """When transitions happen: the grid a model is trained on, and the grid it is sampled on."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,25 +10,32 @@ import torch
 from torch import Tensor
 
 from tmatch.noise import Noise
-from tmatch.tensors import Time
+from tmatch.tensors import Time, whole
 
 Steps = int | Sequence[float]
+"""How to sample: a number of steps, or the times to visit."""
 
 
 def ascending(points: Sequence[float]) -> Tensor:
-    """The times of a grid, checked: float64, so that no step is lost to rounding."""
-    grid = torch.as_tensor(points, dtype=torch.float64)
+    """The times of a grid, checked: float64, so that no step is lost to rounding, and on the CPU, where loops run."""
+    grid = torch.as_tensor(points, dtype=torch.float64, device="cpu")
     ok = grid.ndim == 1 and len(grid) >= 2 and bool((grid.diff() > 0).all())
     if not (ok and float(grid[0]) >= 0 and float(grid[-1]) <= 1):
-        raise ValueError(f"A time grid is two or more increasing numbers from 0 to 1; got {list(map(float, points))}.")
+        raise ValueError(f"A time grid is two or more increasing numbers from 0 to 1; got {grid.tolist()}.")
     return grid
 
 
-def require_steps(steps: int) -> int:
-    """A number of steps is a whole number from 1 up."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"The number of steps is a whole number from 1 up; got {steps!r}.")
-    return steps
+def parsed(steps: Steps) -> int | Tensor:
+    """A number of steps, or a grid of times: whichever was meant, checked."""
+    if isinstance(steps, Iterable) and not isinstance(steps, str):
+        return ascending(steps)
+    return whole("The number of steps", steps)
+
+
+def equal_steps(steps: Steps) -> Tensor:
+    """Equal steps from 0 to 1 for a number; a list of times as it is."""
+    chosen = parsed(steps)
+    return ascending(Grid.uniform(chosen).points) if isinstance(chosen, int) else chosen
 
 
 class Times(ABC):
@@ -56,18 +64,18 @@ class Grid(Times):
     @classmethod
     def uniform(cls, steps: int) -> Self:
         """T equal steps."""
-        count = require_steps(steps)
+        count = whole("The number of steps", steps)
         return cls(tuple(i / count for i in range(count + 1)))
 
     @classmethod
     def exponential(cls, steps: int) -> Self:
         """Each step but the last halves what is left: 0, 0.5, 0.75, 1 for T = 3."""
-        return cls((*(1 - 0.5**i for i in range(require_steps(steps))), 1.0))
+        return cls((*(1 - 0.5**i for i in range(whole("The number of steps", steps))), 1.0))
 
     @classmethod
     def shifted(cls, steps: int, shift: float) -> Self:
         """Uniform steps moved towards the noise (shift > 1) or the data (shift < 1), as for large images."""
-        if not shift > 0:
+        if not 0 < shift < math.inf:
             raise ValueError(f"The shift of a time grid is a positive number (1 leaves it uniform); got {shift}.")
         noise = (1 - t for t in cls.uniform(steps).points)
         return cls(tuple(1 - shift * u / (1 + (shift - 1) * u) for u in noise))
@@ -88,16 +96,14 @@ class Grid(Times):
     def grid(self, steps: Steps | None) -> Tensor:
         """The whole grid, an even choice of `steps` of its intervals, or a list of times that were all trained."""
         points = ascending(self.points)
-        if steps is None:
-            return points
-        if isinstance(steps, int):
-            if require_steps(steps) > self.steps:
+        chosen = self.steps if steps is None else parsed(steps)
+        if isinstance(chosen, int):
+            if chosen > self.steps:
                 raise ValueError(
-                    f"This model knows {self.steps} times, so it takes at most {self.steps} steps, not {steps}; "
+                    f"This model knows {self.steps} times, so it takes at most {self.steps} steps, not {chosen}; "
                     "train it with Continuous() times to sample with any number."
                 )
-            return points[torch.linspace(0, self.steps, steps + 1, dtype=torch.float64).round().long()]
-        chosen = ascending(steps)
+            return points[[round(i * self.steps / chosen) for i in range(chosen + 1)]]
         unknown = [float(t) for t in chosen[:-1] if (points - t).abs().min() > 1e-6]
         if unknown:
             raise ValueError(
@@ -113,6 +119,10 @@ class LogitNormal:
 
     mean: float = 0.0
     std: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.mean) and 0 < self.std < math.inf):
+            raise ValueError(f"A logit-normal has a finite mean and a positive std; got {self.mean} and {self.std}.")
 
     def sample(self, noise: Noise, *shape: int) -> Tensor:
         """Draw times, (batch, *shape)."""
@@ -138,6 +148,9 @@ class Continuous(Times):
     density: Density = Uniform()
     steps: int = 32
 
+    def __post_init__(self) -> None:
+        whole("The number of steps", self.steps)
+
     def __str__(self) -> str:
         return f"continuous, {self.steps} steps"
 
@@ -147,7 +160,5 @@ class Continuous(Times):
         return t, t
 
     def grid(self, steps: Steps | None) -> Tensor:
-        """Uniform for a number; any list of times otherwise."""
-        if steps is None:
-            steps = self.steps
-        return ascending(Grid.uniform(steps).points if isinstance(steps, int) else steps)
+        """Equal steps for a number; any list of times otherwise."""
+        return equal_steps(self.steps if steps is None else steps)

@@ -8,12 +8,12 @@ from math import prod
 from torch import nn
 
 from tmatch.head import FlowHead
-from tmatch.kernel import Flow, GaussianKernel, Kernel, MeanKernel, NoSpread, ParallelFlow, Spread, UnitDataSpread
+from tmatch.itinerary import Itinerary, Restart, Straight
+from tmatch.kernel import Flow, GaussianKernel, Kernel, MeanKernel, NoSpread, ParallelFlow, Spread
 from tmatch.layers import initialise
-from tmatch.model import TransitionMatching
+from tmatch.model import Model, TransitionMatching
 from tmatch.parametrization import CleanState, Difference, NoiseState, Parametrization
 from tmatch.process import DiffusionProcess, GaussianProcess, LinearProcess, Process, VariancePreserving
-from tmatch.restart import Restart, Sampler
 from tmatch.times import Continuous, Density, Grid, Times, Uniform
 
 
@@ -65,19 +65,20 @@ def parallel_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kerne
 
 @dataclass(frozen=True)
 class Variant:
-    """One method. `given` is the paper's B | A in words, `sampler` what surrounds Algorithm 2."""
+    """One method. `given` is the paper's B | A in words, `itinerary` the way along the times when sampling."""
 
     process: Process
     parametrization: Parametrization
     kernel: KernelFactory
     times: Times
     given: str
-    sampler: Callable[[TransitionMatching], Sampler] = lambda model: model
+    itinerary: Itinerary = Straight()
+    model: Callable[[Process, Parametrization, Kernel, Times, Itinerary], Model] = TransitionMatching
 
-    def build(self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> TransitionMatching:
+    def build(self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> Model:
         """The model, on any backbone; `channels` is the width of a token."""
         kernel = self.kernel(backbone, channels, head)
-        return TransitionMatching(self.process, self.parametrization, kernel, self.times)
+        return self.model(self.process, self.parametrization, kernel, self.times, self.itinerary)
 
 
 _VP = VariancePreserving()
@@ -97,19 +98,19 @@ VARIANTS: dict[str, Variant] = {
     ),
     "fm-restart": Variant(
         LinearProcess(), Difference(), mean, Continuous(steps=1000),
-        given="the mean, given (t, X_t); noise added back while sampling", sampler=Restart,
+        given="the mean, given (t, X_t); noise added back while sampling", itinerary=Restart(),
     ),
     "ddpm": Variant(
-        DiffusionProcess(_VP), NoiseState(), gaussian(UnitDataSpread(_VP)), Grid.uniform(1000),
-        given="Gaussian around the mean, given (t, X_t)",
+        DiffusionProcess(_VP), NoiseState(), gaussian(NoSpread()), Grid.uniform(1000),
+        given="Gaussian, given (t, X_t); the chain adds variance beta-tilde",
     ),
     "ddim": Variant(
         GaussianProcess(_VP), NoiseState(), gaussian(NoSpread()), Grid.uniform(1000),
-        given="Gaussian of no variance around the mean, given (t, X_t)",
+        given="Gaussian, given (t, X_t), in the limit w_t = 0",
     ),
     "x-prediction": Variant(
-        DiffusionProcess(_VP), CleanState(), gaussian(UnitDataSpread(_VP, of="data")), Grid.uniform(1000),
-        given="Gaussian around the mean, given (t, X_t)",
+        DiffusionProcess(_VP), CleanState(), gaussian(NoSpread()), Grid.uniform(1000),
+        given="Gaussian, given (t, X_t); the chain adds variance beta-tilde",
     ),
 }  # fmt: skip
 
@@ -118,11 +119,11 @@ def variant(name: str) -> Variant:
     """The row of that name."""
     if name in VARIANTS:
         return VARIANTS[name]
-    meant = get_close_matches(name, VARIANTS, n=1, cutoff=0.4)
-    hint = f"did you mean '{meant[0]}'? " if meant else ""
-    raise ValueError(f"There is no variant '{name}'; {hint}The variants are {', '.join(VARIANTS)}.")
+    meant = get_close_matches(name.lower(), VARIANTS, n=1, cutoff=0.4)
+    hint = f" (did you mean '{meant[0]}'?)" if meant else ""
+    raise ValueError(f"There is no variant '{name}'{hint}; the variants are {', '.join(VARIANTS)}.")
 
 
-def build(name: str, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> TransitionMatching:
+def build(name: str, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> Model:
     """The model of a named variant, on any backbone."""
     return variant(name).build(backbone, channels, head)

@@ -62,6 +62,17 @@ def test_without_a_mask_every_token_sees_every_other() -> None:
         assert ((f(other, t, given) - before).abs().amax((0, 3)) > 1e-6).all()
 
 
+def test_qk_norm_takes_the_scale_out_of_attention() -> None:
+    x, t = torch.randn(1, 6, 4), torch.rand(1)
+    for qk_norm in (False, True):
+        f = awake(tm.DiT(4, 24, 1, 2, qk_norm=qk_norm))
+        before = f(x, t)
+        with torch.no_grad():
+            f.blocks[0].attention.qkv.weight[:48] *= 10  # queries and keys
+            f.blocks[0].attention.qkv.bias[:48] *= 10
+        assert torch.allclose(f(x, t), before, atol=1e-4) == qk_norm
+
+
 def test_a_backbone_without_time_trains_whole() -> None:
     f = awake(tm.DiT(4, 24, 2, 2, timed=False))
     f(torch.randn(2, *SHAPE), None).square().mean().backward()

@@ -30,6 +30,7 @@ def test_every_sample_is_seen_once_an_epoch() -> None:
     order = torch.cat([data.indices(step, 4) for step in range(5)])  # two epochs; the third batch straddles them
     assert sorted(order[:10].tolist()) == sorted(order[10:].tolist()) == list(range(10))
     assert order[:10].tolist() != order[10:].tolist()
+    assert order[:10].tolist() != InMemory(data.x, seed=4).indices(0, 10).tolist()
     big = data.indices(0, 25)
     assert sorted(big[:10].tolist()) == list(range(10))
 

@@ -58,7 +58,7 @@ def test_adaptive_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         Adaptive().solve(velocity, torch.ones(1))
 
 
-@pytest.mark.parametrize("steps", [0, -1, [0.0], [0.5, 0.1], [0, 2]])
+@pytest.mark.parametrize("steps", [0, -1, 2.5, "4", [0.0], [0.5, 0.1], [0, 2], [0.2, 0.8], [0, 0.5]])
 def test_bad_grids_are_refused(steps) -> None:  # noqa: ANN001
-    with pytest.raises(ValueError, match=r"whole number from 1 up|increasing numbers from 0 to 1"):
+    with pytest.raises(ValueError, match=r"whole number from 1 up|increasing numbers from 0 to 1|from s = 0 to s = 1"):
         Euler(steps)

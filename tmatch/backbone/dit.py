@@ -92,17 +92,17 @@ class DiT(nn.Module):
         if positions is None:
             positions = grid_positions(grid, device=x.device)
         text = self._read(condition, len(x))
-        for_blocks, for_output = self._modulation(t, x).tensor_split([6 * self.width], dim=-1)
-        tokens = self.x_in(x.flatten(1, -2)) + self.position(positions)
+        for_blocks, for_output = self._modulation(t).tensor_split([6 * self.width], dim=-1)
+        tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions)
         for block in self.blocks:
             tokens = block(tokens, for_blocks, text, mask)
         h = modulate(self.out_norm(tokens), *for_output.chunk(2, dim=-1))
         return h.unflatten(1, grid)
 
-    def _modulation(self, t: Time | None, x: State) -> Tensor:
+    def _modulation(self, t: Time | None) -> Tensor:
         """(batch, 1, 8 width), from the time alone."""
         require_time(self.time, t)
-        return x.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
+        return self.x_in.weight.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
 
     def _read(self, condition: Condition | None, batch: int) -> Condition | None:
         if self.condition_in is None:
@@ -116,4 +116,5 @@ class DiT(nn.Module):
                 f"This backbone reads conditions {self.condition_width} wide; got {condition.tokens.shape[-1]}: "
                 "was the text encoded by another encoder?"
             )
-        return Condition(self.condition_in(condition.tokens), condition.mask).repeated(batch)
+        tokens = condition.tokens.to(self.condition_in.weight.dtype)
+        return Condition(self.condition_in(tokens), condition.mask).repeated(batch)

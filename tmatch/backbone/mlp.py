@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import prod
 
-import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from tmatch.condition import Condition
 from tmatch.layers import TimeEmbedding
@@ -30,7 +30,7 @@ class MLP(nn.Module):
             raise ValueError("The MLP backbone takes no condition; use DiT, or a network of your own.")
         if tuple(x.shape[1:-1]) != self.grid:
             raise ValueError(f"This MLP reads a grid of {self.grid} tokens; got {tuple(x.shape[1:-1])}.")
-        h = self.x_in(x.flatten(1)) + self.t_in(t)
+        h = self.x_in(x.flatten(1).to(self.x_in.weight.dtype)) + self.t_in(t)
         for layer in self.layers:
-            h = h + layer(torch.nn.functional.silu(h))
-        return self.out(torch.nn.functional.silu(h)).unflatten(1, (*self.grid, self.width))
+            h = h + layer(silu(h))
+        return self.out(silu(h)).unflatten(1, (*self.grid, self.width))

@@ -1,4 +1,4 @@
-"""Data: toy densities and tensors in memory."""
+"""Data: toy densities, captioned shapes, tensors in memory."""
 
 from tmatch.data.memory import InMemory
 from tmatch.data.toy import TOYS

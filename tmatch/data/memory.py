@@ -1,13 +1,19 @@
 """Data that fits in memory."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from tmatch.condition import Condition
-from tmatch.tensors import State, require_finite
-from tmatch.times import require_steps
+from tmatch.tensors import State, require_finite, whole
+
+
+@lru_cache(maxsize=4)
+def _order(count: int, seed: int, epoch: int) -> Tensor:
+    """The permutation of an epoch."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,11 @@ class InMemory:
     def __len__(self) -> int:
         return len(self.x)
 
-    def _order(self, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        return torch.randperm(len(self), generator=generator)
-
     def indices(self, step: int, size: int) -> Tensor:
         """The samples of a step's batch."""
-        first = step * require_steps(size)
+        first = step * whole("The batch size", size)
         epochs = range(first // len(self), (first + size - 1) // len(self) + 1)
-        order = torch.cat([self._order(epoch) for epoch in epochs])
+        order = torch.cat([_order(len(self), self.seed, epoch) for epoch in epochs])
         offset = first - epochs[0] * len(self)
         return order[offset : offset + size]
 

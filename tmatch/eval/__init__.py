@@ -1,4 +1,4 @@
-"""Measuring: exact kernels, against which everything learnt can be held."""
+"""Measuring: exact kernels to hold what is learnt against, and the checker of shapes."""
 
 from tmatch.eval.exact import ExactMean, GaussianMixture, PosteriorKernel
 

@@ -36,7 +36,7 @@ class Posterior:
         component = (noise.uniform(1).to(ladder) > ladder[:, :-1]).sum(-1)
         scale = torch.linalg.cholesky(self.covariances)[component]
         z = noise.normal(self.means.shape[-1]).to(scale)
-        return self.means[torch.arange(len(z)), component] + torch.einsum("nij,nj->ni", scale, z)
+        return self.means[torch.arange(len(z), device=z.device), component] + torch.einsum("nij,nj->ni", scale, z)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class GaussianMixture:
 
     def components(self, sigma: Tensor, alpha: Tensor) -> MultivariateNormal:
         """The law of X_t = sigma_t Z_t + alpha_t X_T within each component."""
-        spread = alpha**2 * self.covariances + sigma**2 * torch.eye(self.means.shape[-1], dtype=self.means.dtype)
+        spread = alpha**2 * self.covariances + sigma**2 * torch.eye(
+            self.means.shape[-1], dtype=self.means.dtype, device=self.means.device
+        )
         return MultivariateNormal(alpha * self.means, spread)
 
     def log_prob(self, x_t: Tensor, sigma: Tensor, alpha: Tensor) -> Tensor:
@@ -99,8 +101,12 @@ class ExactMean(nn.Module):
         return self.target.posterior(x_t.flatten(1).double(), sigma, alpha)
 
     def forward(self, x_t: State, t: Time, condition: Condition | None = None) -> State:
-        """E[Y | X_t]; all images at the time of the first."""
-        return self.y(self.posterior(x_t, t[0]).mean(), x_t, t[0])
+        """E[Y | X_t]: the images of each time in turn."""
+        mean = torch.empty_like(x_t)
+        for time in t.unique():
+            here = t == time
+            mean[here] = self.y(self.posterior(x_t[here], time).mean(), x_t[here], time)
+        return mean
 
 
 class PosteriorKernel(Kernel):
@@ -112,18 +118,17 @@ class PosteriorKernel(Kernel):
 
     def __init__(self, exact: ExactMean, per_token: bool = False) -> None:
         super().__init__()
-        self.backbone = exact
-        self.exact = exact
+        self.backbone: ExactMean = exact
         self.per_token = per_token
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """There is nothing to learn: the squared distance to the mean, the least any regression can reach."""
-        return (self.exact(x_t, t) - y).square().flatten(1).mean(1)
+        return (self.backbone(x_t, t) - y).square().flatten(1).mean(1)
 
     def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
-        posterior = self.exact.posterior(x_t, t)
+        posterior = self.backbone.posterior(x_t, t)
         if not self.per_token:
-            return self.exact.y(posterior.sample(noise), x_t, t)
+            return self.backbone.y(posterior.sample(noise), x_t, t)
         tokens = x_t.flatten(1, -2).shape[1]
-        draws = [self.exact.y(posterior.sample(noise), x_t, t).flatten(1, -2)[:, i] for i in range(tokens)]
+        draws = [self.backbone.y(posterior.sample(noise), x_t, t).flatten(1, -2)[:, i] for i in range(tokens)]
         return torch.stack(draws, dim=1).reshape(x_t.shape)

@@ -61,8 +61,9 @@ class FlowHead(Head):
     def prepare(self, h: Tensor, t: Time | None) -> HeadContext:
         """What does not depend on s: h (batch, ..., context_width) and t (batch,), once a transition."""
         require_time(self.t_in, t)
-        h = self.h_in(h)
-        modulations = [linear(silu(h)) for linear in self.h_modulations]
+        h = self.h_in(h.to(self.h_in.weight.dtype))
+        signal = silu(h)
+        modulations = [linear(signal) for linear in self.h_modulations]
         time = None if self.t_in is None or t is None else self.t_in(over(t, h[..., 0]))
         return HeadContext(h, time, modulations)
 
@@ -70,7 +71,8 @@ class FlowHead(Head):
         """The velocity at (s, y_s): s is one number for all tokens, or one for each."""
         time = silu(self.s_in(s) if context.time is None else self.s_in(s) + context.time)
         shared = self.time_modulation(time)
-        x = self.y_in(y_s) + context.h
+        x = self.y_in(y_s.to(context.h.dtype)) + context.h
         for block, modulation in zip(self.blocks, context.modulations, strict=True):
             x = block(x, modulation + shared)
-        return self.out(modulate(self.norm(x), *self.out_modulation(time).chunk(2, dim=-1)))
+        velocity = self.out(modulate(self.norm(x), *self.out_modulation(time).chunk(2, dim=-1)))
+        return velocity.to(y_s.dtype)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -17,11 +18,15 @@ from tmatch.tensors import State, Time
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment of sampling: the state X_t, and the denoising estimate of X_T where the parametrization has one."""
+    """A moment of sampling: X_0 at the start, each state a transition leads to, partial ones where a kernel has them.
 
+    `estimate` is the denoising estimate of X_T from which the transition to x_t was made.
+    """
+
+    kind: Literal["start", "transition", "partial"]
     t: float
     x_t: State
-    estimate: State | None
+    estimate: State | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,11 @@ class Decoding:
     solver: Solver = Euler(4)
     guidance: Guidance = NoGuidance()
     observe: Callable[[Snapshot], None] | None = None
+
+    def report(self, moment: Snapshot) -> None:
+        """Show a moment to the observer, if there is one."""
+        if self.observe is not None:
+            self.observe(moment)
 
 
 class Kernel(nn.Module, ABC):

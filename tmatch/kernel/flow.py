@@ -9,7 +9,7 @@ from tmatch.kernel.base import Decoding, Kernel
 from tmatch.noise import Noise
 from tmatch.patch import merge, split
 from tmatch.solver import Solver
-from tmatch.tensors import State, Time, over
+from tmatch.tensors import State, Time, over, whole
 from tmatch.times import Density, Uniform
 
 
@@ -23,11 +23,13 @@ class Flow(nn.Module):
     def __init__(self, head: Head, draws: int = 1, density: Density = Uniform()) -> None:
         super().__init__()
         self.head = head
-        self.draws = draws
+        self.draws = whole("The number of draws a token", draws)
         self.density = density
 
-    def loss(self, b: Tensor, h: Tensor, t: Time, noise: Noise) -> Tensor:
+    def loss(self, b: Tensor, h: Tensor, t: Time | None, noise: Noise) -> Tensor:
         """|g_{s,t}(B_s, h) - (B - B_0)|^2 for each token, (batch, *tokens)."""
+        if b.shape[-1] != self.head.channels:
+            raise ValueError(f"The head draws {self.head.channels} numbers a token, and the data has {b.shape[-1]}.")
         b, h = b.unsqueeze(1), h.unsqueeze(1)  # (batch, draws, *tokens, channels)
         b_0 = noise.normal(self.draws, *b.shape[2:])
         s = self.density.sample(noise, self.draws, *b.shape[2:-1])
@@ -36,7 +38,7 @@ class Flow(nn.Module):
         u = self.head(b_s, s, self.head.prepare(h, t))
         return (u - (b - b_0)).square().mean(-1).mean(1)
 
-    def sample(self, h: Tensor, t: Time, noise: Noise, solver: Solver, branches: Branches) -> Tensor:
+    def sample(self, h: Tensor, t: Time | None, noise: Noise, solver: Solver, branches: Branches) -> Tensor:
         """B ~ p(. | h) by solving from B_0 ~ N(0, I); h and t hold every branch of the guidance."""
         context = self.head.prepare(h, t)
         velocity = branches.guide(lambda s, b_s: self.head(b_s, s, context))
@@ -75,6 +77,6 @@ class ParallelFlow(Kernel):
 
     def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
         branches = decoding.guidance.at(float(t), condition)
-        x, t, condition = branches.inputs(x_t, t)
-        h_t = self.merge(self.backbone(x, t, condition))
-        return self.split(self.flow.sample(h_t, t, noise, decoding.solver, branches))
+        x, times, given = branches.inputs(x_t, t)
+        h_t = self.merge(self.backbone(x, times, given))
+        return self.split(self.flow.sample(h_t, times, noise, decoding.solver, branches))

@@ -1,4 +1,4 @@
-"""The mean of Y and nothing else: flow matching and DDIM."""
+"""The mean of Y and nothing else: flow matching."""
 
 from torch import Tensor, nn
 
@@ -21,13 +21,18 @@ class MeanKernel(Kernel):
         self.backbone = backbone
         self.readout = readout
 
-    def mean(self, x_t: State, t: Time, condition: Condition | None) -> State:
+    def mean(self, x_t: State, t: Time | None, condition: Condition | None) -> State:
         """E[Y | X_t]."""
-        return self.readout(self.backbone(x_t, t, condition))
+        return self.readout(self.backbone(x_t, t, condition)).to(x_t.dtype)
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """|E[Y | X_t] - Y|^2."""
-        return (self.mean(x_t, t, condition) - y).square().flatten(1).mean(1)
+        mean = self.mean(x_t, t, condition)
+        if mean.shape != y.shape:
+            raise ValueError(
+                f"The read-out gives {tuple(mean.shape[1:])} numbers, and the data has {tuple(y.shape[1:])}."
+            )
+        return (mean - y).square().flatten(1).mean(1)
 
     def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
         branches = decoding.guidance.at(float(t), condition)

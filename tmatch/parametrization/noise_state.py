@@ -22,7 +22,7 @@ class NoiseState(Parametrization):
         return y, (x_t - sigma * y) / alpha
 
     def check(self, process: Process, times: Times) -> None:
-        if float(process.schedule.alpha(torch.tensor(0.0, dtype=torch.float64))) == 0:
+        if float(process.schedule.alpha(torch.tensor(0.0, dtype=torch.float64, device="cpu"))) == 0:
             raise ValueError(
                 f"At t = 0 the {type(process.schedule).__name__} schedule holds no data, so X_0 does not tell X_T; "
                 "use VariancePreserving, which keeps a trace of it, or predict Difference or CleanState."

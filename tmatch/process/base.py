@@ -78,4 +78,5 @@ class Process(ABC):
         sigma, alpha = self.coefficients(t, x_t)
         sigma_earlier, alpha_earlier = self.coefficients(t_earlier, x_t)
         shrink = alpha_earlier / alpha
-        return shrink * x_t + (sigma_earlier**2 - (shrink * sigma) ** 2).clamp(min=0).sqrt() * noise.normal(*x_t.shape[1:])
+        fresh = (sigma_earlier**2 - (shrink * sigma) ** 2).clamp(min=0).sqrt()
+        return shrink * x_t + fresh * noise.normal(*x_t.shape[1:])

@@ -1,6 +1,6 @@
 """One X_0 for the whole path: linear, or any schedule."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tmatch.noise import Noise
@@ -27,4 +27,4 @@ class GaussianProcess(Process):
 class LinearProcess(GaussianProcess):
     """X_t = (1 - t) X_0 + t X_T, one X_0 ~ N(0, I) for the whole path (Eq. 10)."""
 
-    schedule: Schedule = Linear()
+    schedule: Schedule = field(default=Linear(), init=False)

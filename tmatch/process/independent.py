@@ -1,6 +1,6 @@
 """Fresh noise at every time: independent linear."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tmatch.noise import Noise
@@ -13,7 +13,7 @@ from tmatch.tensors import State, Time
 class IndependentLinearProcess(Process):
     """X_t = (1 - t) X_{0,t} + t X_T, the X_{0,t} ~ N(0, I) independent (Eq. 15)."""
 
-    schedule: Schedule = Linear()
+    schedule: Schedule = field(default=Linear(), init=False)
     noise_kept: ClassVar[Literal["none"]] = "none"
 
     def __str__(self) -> str:

@@ -59,6 +59,10 @@ class VariancePreserving(Schedule):
     beta_min: float = 0.1
     beta_max: float = 20.0
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.beta_min <= self.beta_max < math.inf and self.beta_max > 0):
+            raise ValueError(f"The rates of noise are 0 <= beta_min <= beta_max; got {self.beta_min}, {self.beta_max}.")
+
     def __str__(self) -> str:
         return "variance preserving"
 

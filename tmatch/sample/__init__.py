@@ -1,5 +1,5 @@
 """Generation: seeds, batches, progress, the path taken, and what it cost."""
 
-from tmatch.sample.generate import Evaluations, Generation, generate
+from tmatch.sample.generation import Evaluations, Generation, generate
 
 __all__ = ["Evaluations", "Generation", "generate"]

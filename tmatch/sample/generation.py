@@ -12,10 +12,10 @@ from torch import nn
 
 from tmatch.condition import Condition
 from tmatch.kernel import Decoding, Kernel, Snapshot
+from tmatch.model import Model
 from tmatch.noise import Noise
-from tmatch.restart import Sampler
-from tmatch.tensors import State
-from tmatch.times import Steps, require_steps
+from tmatch.tensors import State, whole
+from tmatch.times import Steps, equal_steps
 
 
 @dataclass
@@ -59,7 +59,7 @@ def counting(kernel: Kernel) -> Iterator[Evaluations]:
 
 
 def generate(
-    sampler: Sampler,
+    model: Model,
     shape: Sequence[int],
     seeds: Sequence[int],
     condition: Condition | None = None,
@@ -73,27 +73,33 @@ def generate(
     """One sample of `shape` (*grid, channels) for each seed: the same one whatever the batch size."""
     if len(seeds) == 0:
         raise ValueError("Give at least one seed: there is one sample for each.")
+    if steps is not None and equal_steps(steps)[-1] != 1:
+        raise ValueError(
+            "Samples are states at t = 1: let the times end there, or use `model.sample` for a part of the way."
+        )
     condition = None if condition is None else condition.repeated(len(seeds))
-    batches = [slice(i, i + batch_size) for i in range(0, len(seeds), require_steps(batch_size))]
-    weight = next(sampler.kernel.parameters(), torch.empty(0))
+    batches = [slice(i, i + batch_size) for i in range(0, len(seeds), whole("The batch size", batch_size))]
+    weight = next(model.kernel.parameters(), torch.empty(0))
+    precision = torch.promote_types(weight.dtype, torch.float32)  # a coarser state would lose the small steps
+    watched = progress or keep_path or decoding.observe is not None
     started = time.perf_counter()
     results: list[Generation] = []
     with Progress(disable=not progress, transient=True) as bar:
-        task = bar.add_task("sampling", total=sampler.transitions(steps) * len(batches))
+        task = bar.add_task("sampling", total=model.transitions(steps) * len(batches))
         for images in batches:
-            noise = Noise(seeds[images], weight.device, weight.dtype)
+            noise = Noise(seeds[images], weight.device, precision)
             given = None if condition is None else condition[images]
             path: list[Snapshot] = []
 
             def observe(moment: Snapshot, path: list[Snapshot] = path) -> None:
-                bar.advance(task)
+                bar.advance(task, moment.kind == "transition")
                 if keep_path:
                     path.append(moment)
-                if decoding.observe is not None:
-                    decoding.observe(moment)
+                decoding.report(moment)
 
-            with counting(sampler.kernel) as evaluations:
-                x = sampler.sample(shape, noise, given, steps, replace(decoding, observe=observe))
+            how = replace(decoding, guidance=decoding.guidance.of(images), observe=observe if watched else None)
+            with counting(model.kernel) as evaluations:
+                x = model.sample(shape, noise, given, steps, how)
             results.append(Generation(x, evaluations, 0.0, path))
     return _joined(results, time.perf_counter() - started)
 
@@ -104,7 +110,7 @@ def _joined(batches: list[Generation], seconds: float) -> Generation:
         return torch.cat(given) if given else None
 
     path = [
-        Snapshot(moments[0].t, torch.cat([m.x_t for m in moments]), cat([m.estimate for m in moments]))
+        replace(moments[0], x_t=torch.cat([m.x_t for m in moments]), estimate=cat([m.estimate for m in moments]))
         for moments in zip(*(batch.path for batch in batches), strict=True)
     ]
     counts = [batch.evaluations for batch in batches]

@@ -1,9 +1,12 @@
+import io
+
 import pytest
 import torch
 from laws import SHAPE, condition, small_model
+from rich.console import Console
+from rich.progress import Progress
 
 import tmatch as tm
-from tmatch.head import Head
 
 
 def test_evaluations_are_counted_for_an_image() -> None:
@@ -39,7 +42,9 @@ def test_counting_leaves_no_hook_behind() -> None:
 def test_the_path_is_there_on_request(batch_size: int) -> None:
     model, given = small_model("dtm"), condition(5)
     result = tm.generate(model, SHAPE, range(5), given, steps=4, keep_path=True, batch_size=batch_size)
-    assert [moment.t for moment in result.path] == [0.25, 0.5, 0.75, 1.0]
+    assert [moment.t for moment in result.path] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [moment.kind for moment in result.path] == ["start"] + ["transition"] * 4
+    assert torch.equal(result.path[0].x_t, tm.Noise(range(5)).normal(*SHAPE))
     assert torch.equal(result.path[-1].x_t, result.x)
     assert all(moment.x_t.shape == (5, *SHAPE) for moment in result.path)
     assert tm.generate(model, SHAPE, [0], given[:1], steps=4).path == []
@@ -49,16 +54,30 @@ def test_the_last_denoising_estimate_is_the_sample() -> None:
     """x_t + (1 - t) y at the last step is where that step goes."""
     result = tm.generate(small_model("dtm"), SHAPE, [0, 1], condition(2), steps=4, keep_path=True)
     torch.testing.assert_close(result.path[-1].estimate, result.x)
-    x_t = result.path[0].x_t
-    y = (result.path[1].x_t - x_t) / 0.25
-    torch.testing.assert_close(result.path[1].estimate, x_t + 0.75 * y, atol=1e-5, rtol=1e-5)
+    x_t = result.path[1].x_t
+    y = (result.path[2].x_t - x_t) / 0.25
+    torch.testing.assert_close(result.path[2].estimate, x_t + 0.75 * y, atol=1e-5, rtol=1e-5)
 
 
-def test_an_observer_sees_every_transition(capsys: pytest.CaptureFixture) -> None:
+def test_an_observer_sees_every_state() -> None:
     seen: list[float] = []
     decoding = tm.Decoding(observe=lambda moment: seen.append(moment.t))
-    tm.generate(small_model("fm"), SHAPE, [0], condition(1), steps=2, decoding=decoding, progress=True)
-    assert seen == [0.5, 1.0]
+    tm.generate(small_model("fm"), SHAPE, [0], condition(1), steps=2, decoding=decoding)
+    assert seen == [0.0, 0.5, 1.0]
+
+
+def test_the_progress_bar_ends_where_the_work_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = []
+
+    class Listening(Progress):
+        def __init__(self, **options: bool) -> None:
+            super().__init__(console=Console(file=io.StringIO()), **options)
+            bars.append(self)
+
+    monkeypatch.setattr("tmatch.sample.generation.Progress", Listening)
+    tm.generate(small_model("fm-restart"), SHAPE, range(5), condition(5), steps=10, batch_size=2, progress=True)
+    (task,) = bars[0].tasks
+    assert task.completed == task.total == 3 * 24
 
 
 def test_one_condition_serves_every_seed() -> None:
@@ -68,7 +87,7 @@ def test_one_condition_serves_every_seed() -> None:
     assert torch.equal(shared, each)
 
 
-class SmoothHead(Head):
+class SmoothHead(tm.Head):
     """A head of another kind: a velocity without the rapid time features that would need a thousand solver steps."""
 
     channels = SHAPE[-1]

@@ -1,0 +1,102 @@
+"""The flow kernel with heads whose velocity is known exactly."""
+
+import pytest
+import torch
+from laws import SHAPE, assert_moments
+from torch import nn
+
+import tmatch as tm
+from tmatch.guidance import Branches
+
+CONDITIONAL = Branches((None,), (1.0,))
+
+
+class GaussianHead(tm.Head):
+    """The exact velocity towards N(h, v): u_s(y) = h + (s v - (1 - s)) / ((1 - s)^2 + s^2 v) (y - s h)."""
+
+    def __init__(self, channels: int, variance: float) -> None:
+        super().__init__()
+        self.channels = channels
+        self.variance = variance
+
+    def prepare(self, h: torch.Tensor, t: torch.Tensor | None) -> torch.Tensor:
+        return h
+
+    def forward(self, y_s: torch.Tensor, s: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        s = s[..., None] if s.ndim else s
+        slope = (s * self.variance - (1 - s)) / ((1 - s) ** 2 + s**2 * self.variance)
+        return context + slope * (y_s - s * context)
+
+
+class Reading(nn.Module):
+    """A backbone that hands the state on as it is."""
+
+    width = SHAPE[-1]
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor, condition: tm.Condition | None = None) -> torch.Tensor:
+        return x
+
+
+def test_an_exact_velocity_gives_the_exact_law() -> None:
+    n, mean = 40_000, torch.tensor([0.7, -1.2], dtype=torch.float64)
+    flow = tm.Flow(GaussianHead(2, variance=0.3))
+    noise = tm.Noise(range(n), dtype=torch.float64)
+    b = flow.sample(mean.expand(n, 1, 2), None, noise, tm.RK4(32), CONDITIONAL)
+    assert_moments(b.flatten(1), mean, 0.3 * torch.eye(2).double())
+
+
+def test_the_exact_velocity_has_the_least_loss() -> None:
+    n, mean = 20_000, torch.tensor([0.7, -1.2])
+    b = mean + 0.3**0.5 * tm.Noise(range(n)).normal(1, 2)
+    losses = {
+        variance: tm.Flow(GaussianHead(2, variance))
+        .loss(b, mean.expand(n, 1, 2), None, tm.Noise(range(n, 2 * n)))
+        .mean()
+        for variance in (0.15, 0.3, 0.6)
+    }
+    assert min(losses, key=lambda v: losses[v]) == 0.3
+
+
+@pytest.mark.parametrize("patch", [None, (1, 3), (2, 1), (2, 3)])
+def test_every_token_is_drawn_where_it_belongs(patch: tuple[int, int] | None) -> None:
+    x_t = tm.Noise(range(5)).normal(*SHAPE)
+    channels = SHAPE[-1] * (1 if patch is None else patch[0] * patch[1])
+    kernel = tm.ParallelFlow(Reading(), tm.Flow(GaussianHead(channels, variance=1e-8)), patch)
+    decoding = tm.Decoding(tm.RK4(64))
+    y = kernel.sample(x_t, torch.tensor(0.5), None, tm.Noise(range(5)), decoding)
+    torch.testing.assert_close(y, x_t, atol=1e-2, rtol=0)
+
+
+def test_several_draws_estimate_the_same_loss_better() -> None:
+    n, mean = 4000, torch.tensor([0.7, -1.2])
+    b = (mean + 0.5).expand(n, 1, 2)  # one and the same token, so that only the draws vary
+    one, many = (
+        tm.Flow(GaussianHead(2, 1.0), draws).loss(b, mean.expand(n, 1, 2), None, tm.Noise(range(n, 2 * n)))
+        for draws in (1, 16)
+    )
+    assert one.mean() == pytest.approx(many.mean().item(), abs=5 * one.std().item() / n**0.5)
+    assert many.std().item() == pytest.approx(one.std().item() / 4, rel=0.1)
+
+
+def test_the_density_of_s_is_the_one_asked_for() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Listening(GaussianHead):
+        def forward(self, y_s: torch.Tensor, s: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+            seen.append(s)
+            return super().forward(y_s, s, context)
+
+    for density in (tm.Uniform(), tm.LogitNormal(0.0, 0.3)):
+        flow = tm.Flow(Listening(2, 1.0), density=density)
+        flow.loss(torch.zeros(3000, 2, 2), torch.zeros(3000, 2, 2), None, tm.Noise(range(3000)))
+    assert seen[0].shape == (3000, 1, 2), "a time for each token"
+    assert seen[0].std() == pytest.approx(12**-0.5, abs=0.01)
+    assert seen[1].logit().std() == pytest.approx(0.3, abs=0.01)
+
+
+def test_other_channels_are_refused() -> None:
+    flow = tm.Flow(GaussianHead(2, 1.0))
+    with pytest.raises(ValueError, match="draws 2 numbers a token, and the data has 3"):
+        flow.loss(torch.zeros(1, 1, 3), torch.zeros(1, 1, 2), None, tm.Noise([0]))
+    with pytest.raises(ValueError, match="draws a token is a whole number"):
+        tm.Flow(GaussianHead(2, 1.0), draws=0)

@@ -1,0 +1,179 @@
+"""`shapes`: captioned pictures of coloured shapes with the six skills of GenEval, made from (seed, index) alone."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tmatch.noise import Noise
+
+SIZE = 32
+SHAPES = ("circle", "cross", "square", "triangle")
+COLOURS = {
+    "blue": (0.20, 0.35, 0.95),
+    "green": (0.15, 0.75, 0.20),
+    "purple": (0.70, 0.25, 0.85),
+    "red": (0.90, 0.15, 0.15),
+    "white": (0.95, 0.95, 0.95),
+    "yellow": (0.95, 0.85, 0.15),
+}
+BACKGROUND = (0.10, 0.10, 0.12)
+NUMBERS = ("two", "three", "four")
+RELATIONS = ("left of", "right of", "above", "below")
+SKILLS = ("single object", "two objects", "counting", "colours", "position", "colour attribution")
+OBJECTS = 4
+"""The most a picture holds."""
+
+_SIZES = (4.6, 5.8)  # radius in pixels, from and to, of one or two objects
+_SMALL = (4.0, 5.0)  # and of three or four
+_GAP = 2.0  # pixels between the boxes of two objects, so that they never touch
+_MARGIN = 2.0  # pixels by which one object must be more beside another than above it to count as beside it
+_CANDIDATES = 128  # arrangements tried for each picture
+
+PALETTE = torch.tensor(list(COLOURS.values()))
+
+
+TRIANGLE_DROP = 0.31  # in sizes: how far a triangle's centre of mass lies below the middle of its box
+
+
+def signed_distance(shape: Tensor, x: Tensor, y: Tensor, size: Tensor) -> Tensor:
+    """Distance in pixels to the outline, negative inside; y points down. All arguments broadcast."""
+    circle = (x**2 + y**2).sqrt() - size
+    square = torch.maximum(x.abs(), y.abs()) - 0.88 * size
+    low = y - TRIANGLE_DROP * size  # from the middle of its box to its centre of mass
+    triangle = torch.maximum(low, math.sqrt(0.75) * x.abs() - 0.5 * low) - 0.62 * size
+    bars = [torch.maximum(a.abs() - size, b.abs() - 0.36 * size) for a, b in ((x, y), (y, x))]
+    cross = torch.minimum(*bars)
+    return torch.stack(torch.broadcast_tensors(circle, cross, square, triangle)).take_along_dim(
+        shape.expand(torch.broadcast_shapes(shape.shape, circle.shape))[None], dim=0
+    )[0]
+
+
+AREA = torch.tensor([math.pi, 8 * 0.36 - 4 * 0.36**2, (2 * 0.88) ** 2, 3 * math.sqrt(3) * 0.62**2])
+"""The area of each shape of size 1."""
+
+
+def coverage(shape: Tensor, centre: Tensor, size: Tensor) -> Tensor:
+    """How much of each pixel a shape covers, anti-aliased: (..., SIZE, SIZE), for centres (..., 2) as (row, column)."""
+    pixels = torch.arange(SIZE) + 0.5
+    y = pixels[:, None] - centre[..., 0, None, None]
+    x = pixels[None, :] - centre[..., 1, None, None]
+    return (0.5 - signed_distance(shape[..., None, None], x, y, size[..., None, None])).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """What is in each of n pictures: up to OBJECTS objects, absent ones with shape -1, and the caption that says so."""
+
+    shape: Tensor  # (n, OBJECTS)
+    colour: Tensor  # (n, OBJECTS)
+    centre: Tensor  # (n, OBJECTS, 2), row and column in pixels
+    size: Tensor  # (n, OBJECTS)
+    skill: Tensor  # (n,)
+    captions: list[str]
+
+    def render(self) -> Tensor:
+        """The pictures, (n, 3, SIZE, SIZE) in [0, 1]."""
+        image = torch.tensor(BACKGROUND)[:, None, None].expand(len(self.captions), 3, SIZE, SIZE)
+        for k in range(OBJECTS):
+            there = (self.shape[:, k] >= 0)[:, None, None]
+            cover = coverage(self.shape[:, k].clamp(min=0), self.centre[:, k], self.size[:, k]) * there
+            ink = PALETTE[self.colour[:, k]][:, :, None, None]
+            image = image + cover[:, None] * (ink - image)
+        return image
+
+
+def relation(a: Tensor, b: Tensor) -> str:
+    """Where the object centred at a, (row, column), is as seen from b, on the axis on which they are farther apart."""
+    down, right = (a - b).tolist()
+    if abs(right) > abs(down):
+        return "left of" if right < 0 else "right of"
+    return "above" if down < 0 else "below"
+
+
+def caption(skill: str, shapes: Sequence[str], colours: Sequence[str], relation: str) -> str:
+    """The sentence for a scene; pairs are named in alphabetical order, so that a meaning has one sentence."""
+    if skill == "single object":
+        return f"a {shapes[0]}"
+    if skill == "two objects":
+        return f"a {shapes[0]} and a {shapes[1]}"
+    if skill == "counting":
+        plural = f"{shapes[0]}es" if shapes[0].endswith("s") else f"{shapes[0]}s"
+        return f"{NUMBERS[len(shapes) - 2]} {plural}"
+    if skill == "colours":
+        return f"a {colours[0]} {shapes[0]}"
+    if skill == "position":
+        return f"a {shapes[0]} {relation} a {shapes[1]}"
+    return f"a {colours[0]} {shapes[0]} and a {colours[1]} {shapes[1]}"
+
+
+def _pick(u: Tensor, count: int) -> Tensor:
+    """A whole number below `count`, from a uniform one."""
+    return (u * count).long()
+
+
+def _extent(size: Tensor) -> Tensor:
+    """Half the side of a box that holds any shape."""
+    return 1.08 * size
+
+
+def _one_or_two(noise: Noise, size: Tensor, dominant: Tensor) -> Tensor:
+    """Centres anywhere, boxes a gap apart; where `dominant`, clearly beside or clearly above each other."""
+    room = _extent(size)[:, None, :2, None]
+    centre = room + (SIZE - 2 * room) * noise.uniform(_CANDIDATES, 2, 2)
+    away = (centre[:, :, 0] - centre[:, :, 1]).abs()  # (n, candidates, 2)
+    fits = (away > 2 * _extent(size[:, None, :1]) + _GAP).any(-1)
+    fits &= ~dominant[:, None] | ((away[..., 0] - away[..., 1]).abs() > _MARGIN + 1)
+    chosen = fits.float().argmax(1)
+    assert fits.any(1).all(), "there are candidates enough for every picture"
+    return centre[torch.arange(len(centre)), chosen]
+
+
+def _three_or_four(noise: Noise, size: Tensor) -> Tensor:
+    """Centres in different quarters of the picture, in random order, each somewhere in its quarter."""
+    order = noise.uniform(OBJECTS).argsort(1)
+    corner = torch.stack((order // 2, order % 2), dim=-1) * (SIZE / 2)
+    inset = _extent(size)[..., None] + _GAP / 2
+    return corner + inset + (SIZE / 2 - 2 * inset) * noise.uniform(OBJECTS, 2)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """An endless data set: picture `index` of `seed` is always the same."""
+
+    seed: int = 0
+
+    def scenes(self, indices: Sequence[int] | Tensor) -> Scenes:
+        """What the pictures show."""
+        noise = Noise.derive(self.seed, 0, indices)
+        n = len(noise)
+        skill = _pick(noise.uniform(), len(SKILLS))
+        counting, position = skill == SKILLS.index("counting"), skill == SKILLS.index("position")
+        alone = (skill == SKILLS.index("single object")) | (skill == SKILLS.index("colours"))
+        count = torch.where(alone, 1, torch.where(counting, 2 + _pick(noise.uniform(), len(NUMBERS)), 2))
+
+        first = _pick(noise.uniform(), len(SHAPES))
+        other = (first + 1 + _pick(noise.uniform(), len(SHAPES) - 1)) % len(SHAPES)
+        pair = torch.stack((torch.minimum(first, other), torch.maximum(first, other)), dim=1)
+        same = (alone | counting)[:, None]
+        shape = torch.where(same, first[:, None], pair)[:, [0, 1, 1, 1]]
+        colour = _pick(noise.uniform(OBJECTS), len(COLOURS))
+        colour = torch.where(counting[:, None], colour[:, :1], colour)
+
+        many = (count > 2)[:, None]
+        low, high = torch.where(many, _SMALL[0], _SIZES[0]), torch.where(many, _SMALL[1], _SIZES[1])
+        size = (low + (high - low) * noise.uniform(1)).expand(n, OBJECTS)
+        few = _one_or_two(noise, size.clamp(min=_SIZES[0]), position)
+        quarters = _three_or_four(noise, size.clamp(max=_SMALL[1]))
+        centre = torch.where(many[..., None], quarters, torch.cat((few, few), dim=1))
+        shape = torch.where(torch.arange(OBJECTS) < count[:, None], shape, -1)
+        captions = [self._caption(*row) for row in zip(skill, shape, colour, centre, strict=True)]
+        return Scenes(shape, colour, centre, size, skill, captions)
+
+    @staticmethod
+    def _caption(skill: Tensor, shape: Tensor, colour: Tensor, centre: Tensor) -> str:
+        shapes = [SHAPES[k] for k in shape if k >= 0]
+        colours = [list(COLOURS)[k] for k in colour]
+        return caption(SKILLS[int(skill)], shapes, colours, relation(centre[0], centre[1]))

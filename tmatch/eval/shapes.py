@@ -1,0 +1,137 @@
+"""An exact checker for `shapes`: reads a picture and decides whether it is what its caption says; nothing is learnt."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+
+from tmatch.data.shapes import (
+    AREA,
+    BACKGROUND,
+    COLOURS,
+    NUMBERS,
+    PALETTE,
+    RELATIONS,
+    SHAPES,
+    SIZE,
+    TRIANGLE_DROP,
+    coverage,
+    relation,
+)
+
+_SPECK = 8  # pixels: what is smaller is not an object
+_OVERLAP = 0.7  # of an object with the shape it is taken for, as intersection over union
+_INK = 0.35  # the farthest a colour may be from the one it is taken for, in RGB
+
+
+@dataclass(frozen=True)
+class Found:
+    """An object of a picture; a shape or colour that is none of the known ones is '?'."""
+
+    shape: str
+    colour: str
+    centre: Tensor  # (row, column)
+
+
+def _ink(images: Tensor) -> Tensor:
+    """How far each pixel is from the background towards the palette colour it lies closest to, (n, SIZE, SIZE)."""
+    ground = torch.tensor(BACKGROUND)
+    towards = PALETTE - ground  # (colours, 3)
+    off = (images.movedim(1, -1) - ground)[..., None, :]
+    amount = (off * towards).sum(-1) / towards.square().sum(-1)
+    stray = (off - amount[..., None] * towards).norm(dim=-1)
+    return amount.gather(-1, stray.argmin(-1, keepdim=True))[..., 0].clamp(0, 1)
+
+
+def _components(inked: Tensor) -> Tensor:
+    """A label for each connected region (over edges, not corners), 0 elsewhere: (n, SIZE, SIZE)."""
+    labels = (torch.arange(1, SIZE * SIZE + 1).view(SIZE, SIZE) * inked).float()
+    while True:
+        rows = max_pool2d(labels[:, None], (3, 1), 1, (1, 0))[:, 0]
+        columns = max_pool2d(labels[:, None], (1, 3), 1, (0, 1))[:, 0]
+        grown = torch.maximum(rows, columns) * inked
+        if torch.equal(grown, labels):
+            return labels.long()
+        labels = grown
+
+
+def _recognise(image: Tensor, region: Tensor) -> Found:
+    """The shape and colour that fit a region of an image (3, SIZE, SIZE) best."""
+    ground = torch.tensor(BACKGROUND)
+    mean = image[:, region].mean(1)
+    core = region & ((image - ground[:, None, None]).norm(dim=0) > 0.9 * (mean - ground).norm())
+    apart = (PALETTE - image[:, core].mean(1)).norm(dim=1)
+    colour = int(apart.argmin())
+    towards = PALETTE[colour] - ground
+    around = max_pool2d(region[None, None].float(), 3, 1, 1)[0, 0]
+    amount = ((image - ground[:, None, None]) * towards[:, None, None]).sum(0) / towards.square().sum()
+    cover = amount.clamp(0, 1) * around
+
+    pixels = torch.arange(SIZE) + 0.5
+    mass = torch.stack(((cover.sum(1) * pixels).sum(), (cover.sum(0) * pixels).sum())) / cover.sum()
+    size = (cover.sum() / AREA).sqrt()
+    centre = mass.repeat(len(SHAPES), 1)
+    centre[SHAPES.index("triangle"), 0] -= TRIANGLE_DROP * size[SHAPES.index("triangle")]
+    template = coverage(torch.arange(len(SHAPES)), centre, size)
+    overlap = torch.minimum(template, cover).sum((1, 2)) / torch.maximum(template, cover).sum((1, 2))
+    shape = int(overlap.argmax())
+    return Found(
+        SHAPES[shape] if overlap[shape] > _OVERLAP else "?",
+        list(COLOURS)[colour] if apart[colour] < _INK else "?",
+        centre[shape],
+    )
+
+
+def detect(images: Tensor) -> list[list[Found]]:
+    """The objects of each picture, (n, 3, SIZE, SIZE) in [0, 1]."""
+    if images.shape[1:] != (3, SIZE, SIZE):
+        raise ValueError(f"Pictures of shapes are (n, 3, {SIZE}, {SIZE}); got {tuple(images.shape)}.")
+    labels = _components(_ink(images) > 0.5)
+    found: list[list[Found]] = []
+    for image, regions in zip(images, labels, strict=True):
+        names, areas = regions.unique(return_counts=True)
+        kept = [k for k, area in zip(names, areas, strict=True) if k > 0 and area >= _SPECK]
+        found.append([_recognise(image, regions == k) for k in kept])
+    return found
+
+
+_COLOUR, _SHAPE = f"(?:({'|'.join(COLOURS)}) )?", f"({'|'.join(SHAPES)})"
+_COUNTED = re.compile(f"({'|'.join(NUMBERS)}) {_SHAPE}e?s")
+_ONE = re.compile(f"a {_COLOUR}{_SHAPE}")
+_PAIR = re.compile(f"a {_COLOUR}{_SHAPE} (and|{'|'.join(RELATIONS)}) a {_COLOUR}{_SHAPE}")
+
+
+def _is(found: Found, shape: str, colour: str | None) -> bool:
+    return found.shape == shape and colour in (None, found.colour)
+
+
+def satisfies(objects: Sequence[Found], caption: str) -> bool:
+    """Whether the objects are those of the caption, all of them and no others, in the place it says."""
+    if counted := _COUNTED.fullmatch(caption):
+        number, shape = NUMBERS.index(counted[1]) + 2, counted[2]
+        return Counter(found.shape for found in objects) == {shape: number}
+    if one := _ONE.fullmatch(caption):
+        return len(objects) == 1 and _is(objects[0], one[2], one[1])
+    if pair := _PAIR.fullmatch(caption):
+        return (
+            any(
+                _is(a, pair[2], pair[1])
+                and _is(b, pair[5], pair[4])
+                and pair[3] in ("and", relation(a.centre, b.centre))
+                for a, b in ((objects[0], objects[1]), (objects[1], objects[0]))
+            )
+            if len(objects) == 2
+            else False
+        )
+    raise ValueError(f"'{caption}' is not a caption of shapes; they read like 'a red circle and a blue square'.")
+
+
+def check(images: Tensor, captions: Sequence[str]) -> Tensor:
+    """Whether each picture satisfies its caption, (n,)."""
+    if len(images) != len(captions):
+        raise ValueError(f"There are {len(images)} pictures for {len(captions)} captions; they go in pairs.")
+    return torch.tensor([satisfies(objects, text) for objects, text in zip(detect(images), captions, strict=True)])
