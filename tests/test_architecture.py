@@ -18,7 +18,8 @@ LAYERS = [
     {"kernel"},
     {"model"},
     {"variants"},
-    {"data", "sample", "eval"},
+    {"data", "text"},
+    {"train", "sample", "eval"},
     {"app"},
 ]
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}

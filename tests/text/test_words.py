@@ -1,0 +1,45 @@
+import pytest
+import torch
+
+from tmatch.text import WordEncoder
+
+
+def encoder() -> WordEncoder:
+    return WordEncoder(["a", "red", "blue", "circle", "square", "and"], width=16, depth=2, heads=2)
+
+
+def test_a_caption_does_not_depend_on_its_neighbours() -> None:
+    f = encoder()
+    together, alone = f(["a circle", "a red circle and a blue square"]), f(["a circle"])
+    assert together.mask.sum(1).tolist() == [3, 8]
+    torch.testing.assert_close(together.tokens[0, :3], alone.tokens[0])
+
+
+def test_the_order_of_words_matters() -> None:
+    one, other = encoder()(["a red circle and a blue square", "a blue circle and a red square"]).tokens
+    assert not torch.allclose(one[-1], other[-1], atol=1e-3)
+
+
+def test_the_empty_caption_is_the_null_condition() -> None:
+    f = encoder()
+    assert f.null().tokens.shape == (1, 1, 16)
+    torch.testing.assert_close(f(["", "a circle"]).tokens[0, :1], f.null().tokens[0])
+
+
+def test_unknown_words_are_named_and_share_a_vector() -> None:
+    f = encoder()
+    assert f.unknown("A red zebra and a Gnu") == ["zebra", "gnu"]
+    torch.testing.assert_close(f(["a zebra"]).tokens, f(["a gnu"]).tokens)
+    assert not torch.allclose(f(["a zebra"]).tokens, f(["a circle"]).tokens, atol=1e-3)
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    f = encoder()
+    f(["a red circle and a blue square", "zebra"]).tokens.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in f.parameters())
+
+
+def test_a_bad_vocabulary_is_refused() -> None:
+    for words in ([], ["a", "a"]):
+        with pytest.raises(ValueError, match="a list of different words"):
+            WordEncoder(words)

@@ -1,0 +1,34 @@
+"""A tiny captioned run, for tests that train, kill and resume it; also a program: small_run.py FOLDER."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+import tmatch as tm
+from tmatch.data import InMemory
+from tmatch.text import WordEncoder
+from tmatch.train import GeneratorTask, TrainConfig, Trainer
+
+STEPS = 40
+
+
+def task(name: str = "dtm") -> GeneratorTask:
+    torch.manual_seed(0)
+    x = tm.Noise(range(50)).normal(2, 2, 4)
+    backbone = tm.DiT(4, 16, 1, 2, condition_width=16)
+    model = tm.build(name, backbone, 4, tm.HeadConfig(16, 1))
+    encoder = WordEncoder(["zero", "one"], width=16, heads=2)
+    return GeneratorTask(model, encoder, InMemory(x, seed=5), ["zero", "one"] * 25)
+
+
+def trainer(out: Path, name: str = "dtm", **changes: float) -> Trainer:
+    settings = {"steps": STEPS, "batch": 8, "warmup": 5, "checkpoint_every": 2, **changes}
+    return Trainer(task(name), TrainConfig(**settings), out)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print("started", flush=True)
+    finished = trainer(Path(sys.argv[1])).run()
+    print("finished" if finished else "interrupted", flush=True)

@@ -1,0 +1,161 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from tmatch.train import TrainConfig, Trainer, checkpoint
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small_run import STEPS, task, trainer
+
+
+def assert_same_bits(first: Trainer, second: Trainer) -> None:
+    for one, other in ((first.task, second.task), (first.ema, second.ema)):
+        for (name, a), b in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+            assert torch.equal(a, b), name
+    assert first.log.read() == second.log.read()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    torch.set_num_threads(1)
+    run = trainer(tmp_path_factory.mktemp("undisturbed"))
+    assert run.run()
+    return run
+
+
+def test_it_learns(undisturbed: Trainer) -> None:
+    losses = [line["loss"] for line in undisturbed.log.read()]
+    assert len(losses) == STEPS
+    assert sum(losses[-10:]) < sum(losses[:10])
+
+
+@pytest.mark.parametrize("stop", [1, 7, 20, 39])
+def test_a_resumed_run_has_the_same_bits(undisturbed: Trainer, stop: int, tmp_path: Path) -> None:
+    trainer(tmp_path).run(until=stop)
+    resumed = trainer(tmp_path)
+    resumed.run()
+    assert_same_bits(resumed, undisturbed)
+
+
+def test_what_was_done_after_the_last_checkpoint_is_done_again(undisturbed: Trainer, tmp_path: Path) -> None:
+    lost = trainer(tmp_path, checkpoint_every=100)
+    lost.resume()
+    for _ in range(3):
+        lost.log.append(lost.step + 1, lost.update())  # steps that no checkpoint saw
+    resumed = trainer(tmp_path)
+    resumed.run()
+    assert_same_bits(resumed, undisturbed)
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.11, 0.23])
+def test_kill_9_changes_nothing(undisturbed: Trainer, delay: float, tmp_path: Path) -> None:
+    """A checkpoint every other step: many of the moments fall into the writing of one."""
+    command = [sys.executable, str(Path(__file__).parent / "small_run.py"), str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for turn in range(2):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        time.sleep(delay * (turn + 1))
+        process.kill()
+        process.wait()
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.endswith("finished\n")
+    final = trainer(tmp_path)
+    final.resume()
+    assert final.step == STEPS
+    assert_same_bits(final, undisturbed)
+
+
+def test_an_interrupted_run_saves_and_goes_on(undisturbed: Trainer, tmp_path: Path) -> None:
+    run = trainer(tmp_path, checkpoint_every=1000)
+    update = run.update
+
+    def interrupt_in_the_middle() -> float:
+        if run.step == 6:
+            signal.raise_signal(signal.SIGINT)
+        return update()
+
+    run.update = interrupt_in_the_middle  # type: ignore[method-assign]
+    assert not run.run()
+    assert run.step == 7, "the step was finished"
+    resumed = trainer(tmp_path)
+    assert resumed.run()
+    assert_same_bits(resumed, undisturbed)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
+    whole, parts = trainer(tmp_path / "whole"), trainer(tmp_path / "parts", accumulate=4)
+    for run in (whole, parts):
+        run.run(until=3)
+    for a, b in zip(whole.task.parameters(), parts.task.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_the_rate_rises_stays_and_falls() -> None:
+    config = TrainConfig(steps=100, warmup=10, cooldown=0.2, learning_rate=1.0)
+    rates = [config.rate(step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[10:80] == [1.0] * 70
+    assert rates[99] == pytest.approx(0.05)
+
+
+def test_the_average_follows_early_and_smooths_late() -> None:
+    config = TrainConfig(steps=100, ema=0.99)
+    assert config.ema_decay(0) == pytest.approx(0.1)
+    assert config.ema_decay(10**6) == 0.99
+
+
+def test_a_crash_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = checkpoint.save(tmp_path, 1, {"model": {"w": torch.ones(3)}}, {})
+
+    def disk_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(tmp_path, 2, {"model": {"w": torch.zeros(3)}}, {})
+    assert checkpoint.latest(tmp_path) == first
+    tensors, record = checkpoint.load(first)
+    assert torch.equal(tensors["model"]["w"], torch.ones(3))
+    assert record["step"] == 1
+
+
+def test_only_the_newest_checkpoints_stay(tmp_path: Path) -> None:
+    for step in range(5):
+        checkpoint.save(tmp_path, step, {"model": {"w": torch.ones(1)}}, {})
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000003", "step-00000004"]
+
+
+def test_bad_checkpoints_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    trainer(tmp_path).run(until=2)
+    with pytest.raises(ValueError, match="a run with another learning_rate and seed; give a new folder"):
+        trainer(tmp_path, learning_rate=0.5, seed=3).resume()
+    other = Trainer(task("fm"), trainer(tmp_path).config, tmp_path)
+    with pytest.raises(ValueError, match="is of another architecture"):
+        other.resume()
+    newest = checkpoint.latest(tmp_path)
+    assert newest is not None
+    file = newest / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="is damaged"):
+        trainer(tmp_path).resume()
+    (newest / "record.json").unlink()
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        trainer(tmp_path).resume()
+
+
+def test_bad_settings_are_refused(tmp_path: Path) -> None:
+    for wrong in ({"learning_rat": 1e-3}, {"steps": 0}, {"batch": "many"}, {"ema": 1.0}):
+        with pytest.raises(ValidationError):
+            TrainConfig(**{"steps": 5, **wrong})
+    with pytest.raises(ValueError, match="batch of 8 does not divide into 3 parts"):
+        trainer(tmp_path, accumulate=3)

@@ -1,0 +1,59 @@
+"""A transformer over the words of a small vocabulary."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tmatch.backbone.attention import SelfAttention
+from tmatch.condition import Condition
+from tmatch.text.base import TextEncoder
+
+
+class WordBlock(nn.Module):
+    """Self-attention and MLP, each on its residual."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = SelfAttention(width, heads)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class WordEncoder(TextEncoder):
+    """A vector for each word in its place, after a mark that begins every caption; unknown words share one vector."""
+
+    def __init__(
+        self, vocabulary: Sequence[str], width: int = 128, depth: int = 1, heads: int = 4, longest: int = 16
+    ) -> None:
+        super().__init__()
+        if len(set(vocabulary)) != len(vocabulary) or not vocabulary:
+            raise ValueError("A vocabulary is a list of different words, at least one.")
+        self.vocabulary = tuple(vocabulary)
+        self.width = width
+        self.longest = longest
+        self._index = {word: index for index, word in enumerate(self.vocabulary, start=2)}  # 0 begins, 1 is unknown
+        self.words = nn.Embedding(len(self.vocabulary) + 2, width)
+        self.places = nn.Embedding(longest + 1, width)
+        self.blocks = nn.ModuleList(WordBlock(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+
+    def unknown(self, caption: str) -> list[str]:
+        """The words of a caption that are not in the vocabulary."""
+        return [word for word in caption.lower().split() if word not in self._index]
+
+    def forward(self, captions: Sequence[str]) -> Condition:
+        rows = [[0, *(self._index.get(word, 1) for word in text.lower().split()[: self.longest])] for text in captions]
+        length = max(map(len, rows))
+        device = self.words.weight.device
+        ids = torch.tensor([row + [0] * (length - len(row)) for row in rows], device=device)
+        mask = torch.arange(length, device=device) < torch.tensor([len(row) for row in rows], device=device)[:, None]
+        x = self.words(ids) + self.places.weight[:length]
+        for block in self.blocks:
+            x = block(x, mask[:, None, None, :])
+        return Condition(self.norm(x), mask)
