@@ -20,6 +20,7 @@ LAYERS = [
     {"variants"},
     {"data", "text"},
     {"train", "sample", "eval"},
+    {"recipes"},
     {"app"},
 ]
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}

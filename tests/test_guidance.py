@@ -87,6 +87,9 @@ def test_a_negative_prompt_for_each_image_survives_batching() -> None:
     decoding = Decoding(guidance=ClassifierFreeGuidance(negative, 2.0))
     runs = [generate(model, SHAPE, range(4), GIVEN, steps=2, decoding=decoding, batch_size=n).x for n in (4, 3)]
     torch.testing.assert_close(*runs, atol=1e-5, rtol=0)
+    for size in (2, 3, 6):
+        with pytest.raises(ValueError, match="4 conditions for 6 images"):
+            generate(model, SHAPE, range(6), condition(6), steps=2, decoding=decoding, batch_size=size)
 
 
 def test_schedules_are_named_for_what_they_do() -> None:

@@ -126,6 +126,37 @@ def test_the_head_is_built_as_configured() -> None:
     assert (kernel.flow.head.channels, kernel.head_patch) == (12, (1, 3))
 
 
+def test_whole_numbers_and_coarse_states_are_taken_in_float32() -> None:
+    model, given = small_model("fm"), condition(2)
+    whole = (10 * data(2)).round()
+    for dtype in (torch.int64, torch.bfloat16):
+        cast = whole.to(dtype)
+        torch.testing.assert_close(
+            model.loss(cast, tm.Noise([0, 1]), given), model.loss(cast.float(), tm.Noise([0, 1]), given)
+        )
+        runs = [model.sample(SHAPE, tm.Noise([0, 1]), given, [0.5, 1], start=x) for x in (cast, cast.float())]
+        assert torch.equal(*runs)
+
+
+def test_dropout_does_not_reach_samples() -> None:
+    class Dropping(nn.Module):
+        width = 8
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.dropout = nn.Linear(4, 8), nn.Dropout(0.5)
+
+        def forward(self, x: torch.Tensor, t: torch.Tensor, condition: None = None) -> torch.Tensor:
+            return self.dropout(self.linear(x))
+
+    model = awake(tm.build("fm", Dropping(), 4))
+    model.kernel.readout.eval()
+    assert torch.equal(*(tm.generate(model, SHAPE, [0], steps=3).x for _ in range(2)))
+    assert model.training
+    assert model.kernel.backbone.dropout.training
+    assert not model.kernel.readout.training
+
+
 def test_discrete_training_includes_time_zero() -> None:
     model, seen = small_model("dtm-32"), []
     model.kernel.backbone.register_forward_hook(lambda _, inputs, __: seen.append(inputs[1]))
@@ -257,6 +288,18 @@ def refuse(process: tm.Process, parametrization: tm.Parametrization, times: tm.T
         (
             lambda: awake(tm.build("fm", small_dit(), 1)).loss(data(1), tm.Noise([0]), condition(1)),
             "numbers, and the data",
+        ),
+        (lambda: small_model("dtm").sample((0, 4), tm.Noise([0])), "Each side of the shape"),
+        (
+            lambda: small_model("fm").sample(SHAPE, tm.Noise([0]), condition(1), start=data(1)[:, :1]),
+            "the shape asked for",
+        ),
+        (lambda: tm.generate(awake(tm.build("fm", small_dit(), 1)), SHAPE, [0], condition(1)), "the state has"),
+        (lambda: tm.generate(awake(tm.build("dtm", small_dit(), 8)), SHAPE, [0], condition(1)), "the state has"),
+        (lambda: tm.ClassifierFreeGuidance(broken(condition(1))), "null condition holds 1 non-finite"),
+        (
+            lambda: tm.ClassifierFreeGuidance(condition(1), 2.0, schedule=lambda _: float("nan")).at(0.5, condition(1)),
+            "schedule gives finite numbers",
         ),
         (lambda: small_model("fm").grid(2.5), "whole number from 1 up; got 2.5"),
         (lambda: small_model("fm").grid("4"), "whole number from 1 up; got '4'"),

@@ -63,6 +63,12 @@ def test_no_seeds_is_refused() -> None:
             Noise(seeds)
 
 
+def test_what_is_no_whole_number_is_no_seed() -> None:
+    for seeds in (5, [1.5], ["a"]):
+        with pytest.raises(ValueError, match="Seeds are whole numbers"):
+            Noise(seeds)  # type: ignore[arg-type]
+
+
 def test_integers_of_any_kind_are_seeds() -> None:
     wide = Noise([3, 4]).normal(2)
     assert torch.equal(Noise(torch.tensor([3, 4], dtype=torch.int32)).normal(2), wide)

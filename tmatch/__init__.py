@@ -16,8 +16,10 @@ from tmatch.kernel import (
     GaussianKernel,
     Kernel,
     MeanKernel,
+    NoSpread,
     ParallelFlow,
     Snapshot,
+    UnitDataSpread,
 )
 from tmatch.model import Model, TransitionMatching
 from tmatch.noise import Noise
@@ -77,6 +79,7 @@ __all__ = [
     "Model",
     "NextState",
     "NoGuidance",
+    "NoSpread",
     "Noise",
     "NoiseState",
     "ParallelFlow",
@@ -90,6 +93,7 @@ __all__ = [
     "Times",
     "TransitionMatching",
     "Uniform",
+    "UnitDataSpread",
     "VariancePreserving",
     "Variant",
     "build",

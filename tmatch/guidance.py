@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tmatch.condition import Condition
 from tmatch.solver import Velocity
-from tmatch.tensors import State, Time, per_image
+from tmatch.tensors import State, Time, per_image, require_finite
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Guidance(ABC):
         Branches of no weight are left out, unless a kernel that caches something for each wants to `keep_all`.
         """
 
-    def of(self, images: slice) -> "Guidance":
-        """The guidance of some images of a batch."""
+    def of(self, images: slice, total: int) -> "Guidance":
+        """The guidance of some of `total` images."""
         return self
 
 
@@ -102,14 +102,18 @@ class ClassifierFreeGuidance(Guidance):
         low, high = self.interval
         if not 0 <= low <= high <= 1:
             raise ValueError(f"The guidance interval is 0 <= from <= to <= 1; got {self.interval}.")
+        require_finite("the null condition", self.null.tokens)
 
     def weight(self, progress: float) -> float:
         """The w of the formula."""
         low, high = self.interval
-        return 1 + (self.scale - 1) * self.schedule(progress) if low <= progress <= high else 1.0
+        share = self.schedule(progress) if low <= progress <= high else 0.0
+        if not math.isfinite(share):
+            raise ValueError(f"A guidance schedule gives finite numbers; at {progress} it gave {share}.")
+        return 1 + (self.scale - 1) * share
 
-    def of(self, images: slice) -> "ClassifierFreeGuidance":
-        return self if len(self.null) == 1 else replace(self, null=self.null[images])
+    def of(self, images: slice, total: int) -> "ClassifierFreeGuidance":
+        return self if len(self.null) == 1 else replace(self, null=self.null.repeated(total)[images])
 
     def at(self, progress: float, condition: Condition | None, keep_all: bool = False) -> Branches:
         if condition is None:

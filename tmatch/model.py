@@ -12,7 +12,7 @@ from tmatch.kernel import Decoding, Kernel, Snapshot
 from tmatch.noise import Noise
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
-from tmatch.tensors import State, Time, require_finite
+from tmatch.tensors import State, Time, require_finite, whole
 from tmatch.times import Steps, Times
 
 
@@ -64,7 +64,7 @@ class TransitionMatching(Model):
 
     def loss(self, x_T: State, noise: Noise, condition: Condition | None = None) -> Tensor:
         """Algorithm 1, line by line; one value an image."""
-        _require("x_T", x_T, noise, condition)
+        x_T = checked("x_T", x_T, noise, condition)
         t, t_next = self.times.sample(noise)  # t ~ U([T - 1])
         q = self.process.sample(x_T, t, t_next, noise)  # (X_t, X_{t+1}) ~ q(. | X_T)
         y = self.parametrization.target(q)  # Y
@@ -86,8 +86,12 @@ class TransitionMatching(Model):
         where that is not 0.
         """
         grid = self.grid(steps)
-        x_t = self.start(shape, noise, grid) if start is None else start  # X_0 ~ p_0
-        _require("the starting state", x_t, noise, condition)
+        x_t = self.source(shape, noise, grid) if start is None else start  # X_0 ~ p_0
+        if x_t.shape[1:] != torch.Size(shape):
+            raise ValueError(
+                f"The starting state is {tuple(x_t.shape[1:])} an image, and the shape asked for {tuple(shape)}."
+            )
+        x_t = checked("the starting state", x_t, noise, condition)
         decoding.report(Snapshot("start", float(grid[0]), x_t))
         for t, t_next in self.itinerary.moves(grid):
             if t_next > t:
@@ -101,6 +105,10 @@ class TransitionMatching(Model):
     ) -> State:
         """One transition of Algorithm 2."""
         y = self.kernel.sample(x_t, t, condition, noise, decoding)  # Y ~ p(. | X_t)
+        if y.shape != x_t.shape:
+            raise ValueError(
+                f"The kernel draws {tuple(y.shape[1:])} an image, and the state has {tuple(x_t.shape[1:])}."
+            )
         x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, noise)  # X_{t+1} ~ q(. | X_t, Y)
         if decoding.observe is not None:
             estimate = self.parametrization.estimate(self.process, x_t, y, t)
@@ -113,8 +121,10 @@ class TransitionMatching(Model):
         self.parametrization.check_grid(grid, self.times)
         return grid
 
-    def start(self, shape: Sequence[int], noise: Noise, grid: Tensor) -> State:
+    def source(self, shape: Sequence[int], noise: Noise, grid: Tensor) -> State:
         """X_0 ~ p_0, where sampling starts unless told otherwise."""
+        for side in shape:
+            whole("Each side of the shape", side)
         if grid[0] != 0:
             raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time: pass it as `start`.")
         return self.process.source(shape, noise)
@@ -123,9 +133,10 @@ class TransitionMatching(Model):
         return sum(bool(t_next > t) for t, t_next in self.itinerary.moves(self.grid(steps)))
 
 
-def _require(name: str, x: State, noise: Noise, condition: Condition | None) -> None:
-    """Refuse input that would only come out as NaN, or as an error deep inside."""
+def checked(name: str, x: State, noise: Noise, condition: Condition | None) -> State:
+    """A state of float32 at least; what would only come out as NaN, or as an error deep inside, is refused."""
     require_finite(name, x)
     if condition is not None:
-        require_finite("the condition", condition.tokens[condition.mask])
+        require_finite("the condition", condition.tokens)
     noise.require_streams(len(x))
+    return x.to(torch.promote_types(x.dtype, torch.float32))

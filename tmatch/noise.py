@@ -38,7 +38,11 @@ class Noise:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         if not isinstance(seeds, Tensor):
-            seeds = torch.tensor([(operator.index(s) + 2**63) % 2**64 - 2**63 for s in seeds], dtype=torch.int64)
+            try:
+                wrapped = [(operator.index(s) + 2**63) % 2**64 - 2**63 for s in seeds]
+            except TypeError:
+                raise ValueError(f"Seeds are whole numbers, one for each image; got {seeds!r}.") from None
+            seeds = torch.tensor(wrapped, dtype=torch.int64)
         if seeds.ndim != 1 or len(seeds) == 0 or seeds.is_floating_point():
             raise ValueError("Noise needs a flat list of at least one whole number: a seed for each image.")
         self._keys = _splitmix64(_splitmix64(seeds.to(device, torch.int64)) + _GOLDEN)

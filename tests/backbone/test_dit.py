@@ -111,7 +111,9 @@ def test_bad_input_is_refused() -> None:
         small_dit(None)(torch.randn(2, 2, 3, 5), t)
     with pytest.raises(ValueError, match="30 does not divide by 4"):
         tm.DiT(4, 30, 1, 4)
-    with pytest.raises(ValueError, match="reads a grid of \\(1,\\) tokens; got \\(2,\\)"):
+    with pytest.raises(ValueError, match="reads states \\(1, 2\\); got \\(2, 2\\)"):
         tm.MLP((1,), 2)(torch.randn(3, 2, 2), torch.rand(3))
+    with pytest.raises(ValueError, match="reads states \\(1, 2\\); got \\(1, 3\\)"):
+        tm.MLP((1,), 2)(torch.randn(3, 1, 3), torch.rand(3))
     with pytest.raises(ValueError, match="takes no condition"):
         tm.MLP((1,), 2)(torch.randn(3, 1, 2), torch.rand(3), condition(3))

@@ -119,6 +119,22 @@ def test_the_exact_mean_takes_a_time_for_each_image() -> None:
         torch.testing.assert_close(together[k : k + 1], mean(x_t[k : k + 1], t[k : k + 1]))
 
 
+def test_an_exact_kernel_of_something_else_is_refused() -> None:
+    def model(y: tm.Parametrization, times: tm.Times, other: tm.Parametrization) -> None:
+        kernel = PosteriorKernel(ExactMean(GAUSSIAN, tm.LinearProcess(), y))
+        tm.TransitionMatching(tm.LinearProcess(), other, kernel, times)
+
+    with pytest.raises(ValueError, match="exact for another process or another Y"):
+        model(tm.Difference(), tm.Continuous(), tm.CleanState())
+    with pytest.raises(ValueError, match="depends on the step"):
+        model(tm.NextState(), tm.Grid.uniform(4), tm.NextState())
+
+
+def test_mixtures_of_any_precision_are_taken() -> None:
+    single = GaussianMixture.gaussian(torch.zeros(2), torch.eye(2))
+    assert draw(dtm(single), 2, 2, n=10).shape == (10, 2)
+
+
 def test_tokens_drawn_independently_converge_to_the_target() -> None:
     errors = [(closed_form(n, True, True)[1] - COVARIANCE).abs().max() for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
     assert errors[0] == pytest.approx(0.8)  # one step: no dependence at all

@@ -92,6 +92,21 @@ def test_an_interrupted_run_saves_and_goes_on(undisturbed: Trainer, tmp_path: Pa
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_the_average_shares_the_data(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    assert run.ema.data is run.task.data
+
+
+def test_more_steps_go_on_unless_the_rate_depends_on_them(tmp_path: Path) -> None:
+    trainer(tmp_path / "constant", steps=4).run()
+    longer = trainer(tmp_path / "constant", steps=6)
+    assert longer.run()
+    assert longer.step == 6
+    trainer(tmp_path / "falling", steps=4, cooldown=0.5).run()
+    with pytest.raises(ValueError, match="a run with another steps"):
+        trainer(tmp_path / "falling", steps=6, cooldown=0.5).run()
+
+
 def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
     whole, parts = trainer(tmp_path / "whole"), trainer(tmp_path / "parts", accumulate=4)
     for run in (whole, parts):

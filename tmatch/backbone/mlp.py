@@ -17,6 +17,7 @@ class MLP(nn.Module):
     def __init__(self, grid: Sequence[int], channels: int, width: int = 128, depth: int = 3) -> None:
         super().__init__()
         self.grid = tuple(grid)
+        self.channels = channels
         self.width = width
         tokens = prod(self.grid)
         self.x_in = nn.Linear(tokens * channels, width)
@@ -28,8 +29,8 @@ class MLP(nn.Module):
         """One vector a token, (batch, *grid, width)."""
         if condition is not None:
             raise ValueError("The MLP backbone takes no condition; use DiT, or a network of your own.")
-        if tuple(x.shape[1:-1]) != self.grid:
-            raise ValueError(f"This MLP reads a grid of {self.grid} tokens; got {tuple(x.shape[1:-1])}.")
+        if tuple(x.shape[1:]) != (*self.grid, self.channels):
+            raise ValueError(f"This MLP reads states {(*self.grid, self.channels)}; got {tuple(x.shape[1:])}.")
         h = self.x_in(x.flatten(1).to(self.x_in.weight.dtype)) + self.t_in(t)
         for layer in self.layers:
             h = h + layer(silu(h))

@@ -13,7 +13,7 @@ from torch.distributions import MultivariateNormal
 from tmatch.condition import Condition
 from tmatch.kernel import Decoding, Kernel
 from tmatch.noise import Noise
-from tmatch.parametrization import Parametrization
+from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process, Transition
 from tmatch.tensors import State, Time
 
@@ -46,6 +46,10 @@ class GaussianMixture:
     weights: Tensor
     means: Tensor
     covariances: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "means", "covariances"):
+            object.__setattr__(self, name, getattr(self, name).double())
 
     @classmethod
     def gaussian(cls, mean: Tensor, covariance: Tensor) -> "GaussianMixture":
@@ -120,6 +124,13 @@ class PosteriorKernel(Kernel):
         super().__init__()
         self.backbone: ExactMean = exact
         self.per_token = per_token
+
+    def check(self, process: Process, parametrization: Parametrization) -> None:
+        mine = self.backbone
+        if process != mine.process or type(parametrization) is not type(mine.parametrization):
+            raise ValueError("This kernel is exact for another process or another Y; give it those of the model.")
+        if isinstance(parametrization, NextState):
+            raise ValueError("The next state depends on the step, which this kernel is not told; use another Y.")
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """There is nothing to learn: the squared distance to the mean, the least any regression can reach."""

@@ -58,6 +58,18 @@ def counting(kernel: Kernel) -> Iterator[Evaluations]:
             hook.remove()
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and the like, which would draw from a global generator; each part is then as it was."""
+    training = [part for part in model.modules() if part.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
 def generate(
     model: Model,
     shape: Sequence[int],
@@ -97,8 +109,10 @@ def generate(
                     path.append(moment)
                 decoding.report(moment)
 
-            how = replace(decoding, guidance=decoding.guidance.of(images), observe=observe if watched else None)
-            with counting(model.kernel) as evaluations:
+            how = replace(
+                decoding, guidance=decoding.guidance.of(images, len(seeds)), observe=observe if watched else None
+            )
+            with counting(model.kernel) as evaluations, evaluating(model):
                 x = model.sample(shape, noise, given, steps, how)
             results.append(Generation(x, evaluations, 0.0, path))
     return _joined(results, time.perf_counter() - started)

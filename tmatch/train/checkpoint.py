@@ -38,7 +38,9 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
     (draft / "record.json").write_text(json.dumps({"step": step, **record}, indent=2) + "\n")
     _sync(draft / "record.json")
     _sync(draft)
-    shutil.rmtree(final, ignore_errors=True)
+    if final.exists():  # the same step, saved again: the one there is as good
+        shutil.rmtree(draft)
+        return final
     draft.rename(final)
     _sync(folder)
     for old in _all(folder)[:-keep]:

@@ -1,7 +1,6 @@
 """The training loop."""
 
 import copy
-import json
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from tmatch.data import InMemory
 from tmatch.train import checkpoint
 from tmatch.train.interrupt import interruptions
 from tmatch.train.losses import LossLog
@@ -48,9 +48,15 @@ class TrainConfig(BaseModel):
 class Task(nn.Module, ABC):
     """What is trained: networks, and a loss that depends on them, the seed, the step and nothing else."""
 
+    data: InMemory
+
     @abstractmethod
     def loss(self, step: int, size: int, part: int, parts: int) -> Tensor:
         """The mean loss over one of `parts` equal parts of the batch of `size` samples at a step."""
+
+    def shared(self) -> dict[int, Any]:
+        """What a copy of the task, with averaged weights, has in common with it: the data."""
+        return {id(self.data): self.data}
 
 
 class Trainer:
@@ -59,13 +65,15 @@ class Trainer:
     A run is a function of the configuration: killed at any moment and started again, it ends with the same bits.
     """
 
-    def __init__(self, task: Task, config: TrainConfig, out: Path) -> None:
+    def __init__(self, task: Task, config: TrainConfig, out: Path, about: BaseModel | None = None) -> None:
+        """`about` is all that was set for the run; it is saved, and the run is not continued with other settings."""
         if config.batch % config.accumulate:
             raise ValueError(f"A batch of {config.batch} does not divide into {config.accumulate} parts.")
         self.task = task
         self.config = config
         self.out = out
-        self.ema = copy.deepcopy(task).requires_grad_(False)
+        self.settings = (about or config).model_dump(mode="json")
+        self.ema = copy.deepcopy(task, task.shared()).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(
             task.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
         )
@@ -86,8 +94,10 @@ class Trainer:
                 loss = self.update()
                 self.log.append(self.step, loss)
                 bar.update(shown, completed=self.step, loss=loss)
-                if self.step % self.config.checkpoint_every == 0 or self.step == last or interrupted:
+                if self.step % self.config.checkpoint_every == 0 or self.step == last:
                     self.save()
+            if self.step < last:
+                self.save()
         return self.step == last
 
     def update(self) -> float:
@@ -116,7 +126,7 @@ class Trainer:
             for key, value in self.optimizer.state[parameter].items()
         }
         groups = {"model": self.task.state_dict(), "ema": self.ema.state_dict(), "optimizer": moments}
-        return checkpoint.save(self.out, self.step, groups, {"config": self.config.model_dump(mode="json")})
+        return checkpoint.save(self.out, self.step, groups, {"settings": self.settings})
 
     def resume(self) -> None:
         """Take up the newest checkpoint of the run, if it has one and it is of this run."""
@@ -125,23 +135,34 @@ class Trainer:
             self.log.cut(0)
             return
         groups, record = checkpoint.load(newest)
-        self._require_same(record["config"])
+        self._require_same(record["settings"])
         _load(self.task, groups["model"], newest)
         _load(self.ema, groups["ema"], newest)
         parameters = dict(self.task.named_parameters())
         for key, value in groups["optimizer"].items():
             moment, name = key.split(".", 1)
-            self.optimizer.state[parameters[name]][moment] = value
+            self.optimizer.state[parameters[name]][moment] = value.to(parameters[name].device)
         self.step = record["step"]
         self.log.cut(self.step)
 
     def _require_same(self, saved: dict[str, Any]) -> None:
-        now = json.loads(self.config.model_dump_json())
-        changed = [key for key in now if key not in ("steps", "checkpoint_every") and saved.get(key) != now[key]]
+        then, now = _flat(saved), _flat(self.settings)
+        free = ["checkpoint_every", "train.checkpoint_every"]  # what no bit of the weights depends on
+        if not self.config.cooldown:
+            free += ["steps", "train.steps"]
+        changed = [key for key in now if key not in free and then.get(key) != now[key]]
         if changed:
             raise ValueError(
                 f"{self.out} holds a run with another {' and '.join(changed)}; give a new folder, or the old settings."
             )
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _load(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from tmatch.recipes import RECIPES, AutoencoderRecipe, shapes_autoencoder
+from tmatch.recipes.autoencoder import evaluate, load_autoencoder
+
+SMALL = AutoencoderRecipe(train={"steps": 6, "batch": 8, "checkpoint_every": 2}, width=8, images=40, held_out=6)  # type: ignore[arg-type]
+
+
+def test_a_run_trains_standardises_exports_and_measures(tmp_path: Path) -> None:
+    result = SMALL.run(tmp_path)
+    assert result is not None
+    assert set(result) == {"captions_satisfied", "squared_error"}
+    loaded = load_autoencoder(tmp_path / "autoencoder.safetensors", SMALL)
+    assert not torch.equal(loaded.scale, torch.ones(4))
+    assert evaluate(loaded, 6) == result
+
+
+def test_running_again_changes_nothing(tmp_path: Path) -> None:
+    first = SMALL.run(tmp_path)
+    before = (tmp_path / "autoencoder.safetensors").read_bytes()
+    assert SMALL.run(tmp_path) == first
+    assert (tmp_path / "autoencoder.safetensors").read_bytes() == before
+
+
+def test_another_recipe_does_not_touch_a_run(tmp_path: Path) -> None:
+    SMALL.run(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.glob("*.*")}
+    with pytest.raises(ValueError, match="a run with another kl and images; give a new folder"):
+        SMALL.model_copy(update={"images": 30, "kl": 0.5}).run(tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.glob("*.*")} == before
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_whole_configuration(name: str) -> None:
+    recipe = RECIPES[name]()
+    assert type(recipe).model_validate_json(recipe.model_dump_json()) == recipe
+
+
+def test_unknown_keys_are_refused() -> None:
+    with pytest.raises(ValidationError, match="widht"):
+        AutoencoderRecipe.model_validate({**shapes_autoencoder().model_dump(), "widht": 8})
