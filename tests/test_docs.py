@@ -89,6 +89,11 @@ def test_the_readme_quotes_the_measured_overhead() -> None:
     assert max(measured["within"], measured["ratio"]) <= 1.05
 
 
+def test_the_readme_quotes_the_measured_autoencoder() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "shapes_autoencoder.json").read_text())
+    assert f"| {measured['captions_satisfied']:.1%} of 1,000 |" in README
+
+
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
 def test_the_readmes_code_runs(code: str) -> None:
     exec(compile(code.replace("range(200)", "range(2)"), "README.md", "exec"), {})

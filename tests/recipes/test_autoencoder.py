@@ -4,8 +4,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tmatch.recipes import RECIPES, AutoencoderRecipe, shapes_autoencoder
-from tmatch.recipes.autoencoder import evaluate, load_autoencoder
+from tmatch.data.shapes import Shapes
+from tmatch.recipes import RECIPES, AutoencoderRecipe, committed_autoencoder, shapes_autoencoder
+from tmatch.recipes.autoencoder import HELD_OUT_SEED, evaluate, load_autoencoder
 
 SMALL = AutoencoderRecipe(train={"steps": 6, "batch": 8, "checkpoint_every": 2}, width=8, images=40, held_out=6)  # type: ignore[arg-type]
 
@@ -24,6 +25,14 @@ def test_running_again_changes_nothing(tmp_path: Path) -> None:
     before = (tmp_path / "autoencoder.safetensors").read_bytes()
     assert SMALL.run(tmp_path) == first
     assert (tmp_path / "autoencoder.safetensors").read_bytes() == before
+
+
+def test_the_committed_weights_rebuild_pictures_never_trained_on() -> None:
+    autoencoder = committed_autoencoder()
+    assert evaluate(autoencoder, 300)["captions_satisfied"] >= 0.99
+    z = autoencoder.encode(Shapes(HELD_OUT_SEED).scenes(range(200)).render())
+    assert z.shape[1:] == (4, 8, 8)
+    torch.testing.assert_close(z.std((0, 2, 3)), torch.ones(4), atol=0.1, rtol=0)
 
 
 def test_another_recipe_does_not_touch_a_run(tmp_path: Path) -> None:
