@@ -287,15 +287,21 @@ def refuse(process: tm.Process, parametrization: tm.Parametrization, times: tm.T
         (lambda: tm.generate(small_model("fm"), SHAPE, [0], condition(1), steps=[0, 0.5]), "states at t = 1"),
         (
             lambda: awake(tm.build("fm", small_dit(), 1)).loss(data(1), tm.Noise([0]), condition(1)),
-            "numbers, and the data",
+            "The mean has shape",
         ),
         (lambda: small_model("dtm").sample((0, 4), tm.Noise([0])), "Each side of the shape"),
         (
             lambda: small_model("fm").sample(SHAPE, tm.Noise([0]), condition(1), start=data(1)[:, :1]),
-            "the shape asked for",
+            "The starting state has shape",
         ),
-        (lambda: tm.generate(awake(tm.build("fm", small_dit(), 1)), SHAPE, [0], condition(1)), "the state has"),
-        (lambda: tm.generate(awake(tm.build("dtm", small_dit(), 8)), SHAPE, [0], condition(1)), "the state has"),
+        (
+            lambda: tm.generate(awake(tm.build("fm", small_dit(), 1)), SHAPE, [0], condition(1)),
+            "What the kernel draws has shape",
+        ),
+        (
+            lambda: tm.generate(awake(tm.build("dtm", small_dit(), 8)), SHAPE, [0], condition(1)),
+            "What the kernel draws has shape",
+        ),
         (lambda: tm.ClassifierFreeGuidance(broken(condition(1))), "null condition holds 1 non-finite"),
         (
             lambda: tm.ClassifierFreeGuidance(condition(1), 2.0, schedule=lambda _: float("nan")).at(0.5, condition(1)),

@@ -12,7 +12,7 @@ from tmatch.kernel import Decoding, Kernel, Snapshot
 from tmatch.noise import Noise
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
-from tmatch.tensors import State, Time, require_finite, whole
+from tmatch.tensors import State, Time, require_finite, require_shape, whole
 from tmatch.times import Steps, Times
 
 
@@ -87,10 +87,7 @@ class TransitionMatching(Model):
         """
         grid = self.grid(steps)
         x_t = self.source(shape, noise, grid) if start is None else start  # X_0 ~ p_0
-        if x_t.shape[1:] != torch.Size(shape):
-            raise ValueError(
-                f"The starting state is {tuple(x_t.shape[1:])} an image, and the shape asked for {tuple(shape)}."
-            )
+        require_shape("The starting state", x_t, shape)
         x_t = checked("the starting state", x_t, noise, condition)
         decoding.report(Snapshot("start", float(grid[0]), x_t))
         for t, t_next in self.itinerary.moves(grid):
@@ -105,10 +102,7 @@ class TransitionMatching(Model):
     ) -> State:
         """One transition of Algorithm 2."""
         y = self.kernel.sample(x_t, t, condition, noise, decoding)  # Y ~ p(. | X_t)
-        if y.shape != x_t.shape:
-            raise ValueError(
-                f"The kernel draws {tuple(y.shape[1:])} an image, and the state has {tuple(x_t.shape[1:])}."
-            )
+        require_shape("What the kernel draws", y, x_t.shape[1:])
         x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, noise)  # X_{t+1} ~ q(. | X_t, Y)
         if decoding.observe is not None:
             estimate = self.parametrization.estimate(self.process, x_t, y, t)

@@ -6,6 +6,7 @@ in [0, 1]: the paper's t/T, so that the number of steps never reaches the weight
 """
 
 import operator
+from collections.abc import Sequence
 from typing import SupportsIndex
 
 import torch
@@ -34,6 +35,12 @@ def whole(name: str, value: SupportsIndex) -> int:
     if isinstance(value, bool) or number < 1:
         raise ValueError(f"{name} is a whole number from 1 up; got {value!r}.")
     return number
+
+
+def require_shape(name: str, x: Tensor, shape: Sequence[int]) -> None:
+    """Refuse a state of another shape (*grid, channels) before broadcasting makes something of it."""
+    if tuple(x.shape[1:]) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(x.shape[1:])} an image, where {tuple(shape)} is needed.")
 
 
 def require_finite(name: str, x: Tensor) -> None:

@@ -7,7 +7,7 @@ from tmatch.kernel.base import Decoding, Kernel
 from tmatch.noise import Noise
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
-from tmatch.tensors import State, Time
+from tmatch.tensors import State, Time, require_shape
 
 
 class MeanKernel(Kernel):
@@ -28,10 +28,7 @@ class MeanKernel(Kernel):
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """|E[Y | X_t] - Y|^2."""
         mean = self.mean(x_t, t, condition)
-        if mean.shape != y.shape:
-            raise ValueError(
-                f"The read-out gives {tuple(mean.shape[1:])} numbers, and the data has {tuple(y.shape[1:])}."
-            )
+        require_shape("The mean", mean, y.shape[1:])
         return (mean - y).square().flatten(1).mean(1)
 
     def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
