@@ -89,6 +89,12 @@ def test_the_readme_quotes_the_measured_overhead() -> None:
     assert max(measured["within"], measured["ratio"]) <= 1.05
 
 
+def test_the_readme_quotes_the_kills() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "kill_and_resume.json").read_text())
+    figures = f"{measured['identical']} of {measured['kills']}, {measured['during_a_write']} killed while writing"
+    assert f"| {figures} a checkpoint |" in README
+
+
 def test_the_readme_quotes_the_measured_autoencoder() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "shapes_autoencoder.json").read_text())
     assert f"| {measured['captions_satisfied']:.1%} of 1,000 |" in README

@@ -1,0 +1,78 @@
+"""Kill a training run with SIGKILL at random moments, resume it, and compare every bit with a run left alone.
+
+    python benchmarks/kill_and_resume.py [--kills 20] [--out docs/results/kill_and_resume.json]
+
+The run is the project's own command with a checkpoint at every step, so that many moments fall into the writing of one.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COMMAND = [sys.executable, "-c", "from tmatch.app.cli import main; main()", "train", "shapes-autoencoder"]
+SMALL = ["--width", "16", "--images", "64", "--held-out", "2", "--train.batch", "8", "--train.checkpoint-every", "1"]
+
+
+def start(out: Path, steps: int) -> subprocess.Popen[bytes]:
+    command = [*COMMAND, *SMALL, "--train.steps", str(steps), "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def finish(out: Path, steps: int) -> None:
+    if start(out, steps).wait() != 0:
+        raise SystemExit(f"the run in {out} failed")
+
+
+def result(out: Path) -> dict[str, bytes]:
+    """Everything a run leaves behind, byte for byte."""
+    return {str(file.relative_to(out)): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()}
+
+
+def interrupt(out: Path, steps: int, moment: random.Random) -> str:
+    """Start, wait for a random step of those that are left, wait a random part of it, and kill."""
+    log = out / "losses.jsonl"
+    done = len(log.read_text().splitlines()) if log.exists() else 0
+    target = moment.randint(done, steps - 1)
+    process = start(out, steps)
+    while process.poll() is None and (not log.exists() or len(log.read_text().splitlines()) < target):
+        time.sleep(0.002)
+    time.sleep(moment.random() * 0.05)
+    process.kill()
+    process.wait()
+    return "writing" if (out / "writing").exists() else "computing"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--out", type=Path, help="also write the result there")
+    args = parser.parse_args()
+    moment = random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        alone = Path(folder, "alone")
+        finish(alone, args.steps)
+        expected = result(alone)
+        caught, identical = [], 0
+        for kill in range(args.kills):
+            out = Path(folder, f"killed-{kill}")
+            caught.append(interrupt(out, args.steps, moment))
+            finish(out, args.steps)
+            identical += result(out) == expected
+    text = json.dumps(
+        {"kills": args.kills, "during_a_write": caught.count("writing"), "identical": identical}, indent=2
+    )
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text + "\n")
+    if identical != args.kills:
+        raise SystemExit("some runs ended with other bits")
+
+
+if __name__ == "__main__":
+    main()
