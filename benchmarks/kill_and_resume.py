@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 COMMAND = [sys.executable, "-c", "from tmatch.app.cli import main; main()", "train", "shapes-autoencoder"]
-SMALL = ["--width", "16", "--images", "64", "--held-out", "2", "--train.batch", "8", "--train.checkpoint-every", "1"]
+SIZES = {"width": 16, "data.images": 64, "held-out": 2, "train.batch": 8, "train.checkpoint-every": 1}
+SMALL = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
 
 
 def start(out: Path, steps: int) -> subprocess.Popen[bytes]:

@@ -68,3 +68,29 @@ class Oracle(tm.Kernel):
 
 def normal_cdf(x: Tensor) -> Tensor:
     return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+class GaussianHead(tm.Head):
+    """The exact velocity towards N(h, v): u_s(y) = h + (s v - (1 - s)) / ((1 - s)^2 + s^2 v) (y - s h)."""
+
+    def __init__(self, channels: int, variance: float) -> None:
+        super().__init__()
+        self.channels = channels
+        self.variance = variance
+
+    def prepare(self, h: Tensor, t: Tensor | None) -> Tensor:
+        return h
+
+    def forward(self, y_s: Tensor, s: Tensor, context: Tensor) -> Tensor:
+        s = s[..., None] if s.ndim else s
+        slope = (s * self.variance - (1 - s)) / ((1 - s) ** 2 + s**2 * self.variance)
+        return context + slope * (y_s - s * context)
+
+
+class Reading(nn.Module):
+    """A backbone that hands the state on as it is."""
+
+    width = SHAPE[-1]
+
+    def forward(self, x: Tensor, t: Tensor, condition: tm.Condition | None = None) -> Tensor:
+        return x

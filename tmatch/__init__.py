@@ -18,6 +18,7 @@ from tmatch.kernel import (
     MeanKernel,
     NoSpread,
     ParallelFlow,
+    ResidualFlow,
     Snapshot,
     UnitDataSpread,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "Parametrization",
     "Patchify",
     "Process",
+    "ResidualFlow",
     "Restart",
     "Snapshot",
     "Solver",

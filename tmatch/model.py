@@ -20,10 +20,11 @@ class Model(nn.Module, ABC):
     """What is trained with `loss` and generates with `sample`, whatever is inside."""
 
     kernel: Kernel
+    times: Times
 
     @abstractmethod
-    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None) -> Tensor:
-        """What to descend on, one value an image."""
+    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None, times: Times | None = None) -> Tensor:
+        """What to descend on, one value an image; `times` are others than the model's own, to measure at."""
 
     @abstractmethod
     def sample(
@@ -62,10 +63,10 @@ class TransitionMatching(Model):
         self.times = times
         self.itinerary = itinerary
 
-    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None) -> Tensor:
+    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None, times: Times | None = None) -> Tensor:
         """Algorithm 1, line by line; one value an image."""
         x_T = checked("x_T", x_T, noise, condition)
-        t, t_next = self.times.sample(noise)  # t ~ U([T - 1])
+        t, t_next = (times or self.times).sample(noise)  # t ~ U([T - 1])
         q = self.process.sample(x_T, t, t_next, noise)  # (X_t, X_{t+1}) ~ q(. | X_T)
         y = self.parametrization.target(q)  # Y
         return self.kernel.loss(y, q.x_t, t, condition, noise)  # D(Y, p(. | X_t))

@@ -7,13 +7,14 @@ in [0, 1]: the paper's t/T, so that the number of steps never reaches the weight
 
 import operator
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Literal, SupportsIndex
 
 import torch
 from torch import Tensor
 
 State = Tensor  # (batch, *grid, channels)
 Time = Tensor  # () or (batch,), in [0, 1]; s may also be one a token, (batch, *grid)
+Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
 def over(t: Tensor, x: Tensor) -> Tensor:
@@ -48,3 +49,12 @@ def require_finite(name: str, x: Tensor) -> None:
     if not torch.isfinite(x).all():
         bad = int((~torch.isfinite(x)).sum())
         raise ValueError(f"{name} holds {bad} non-finite values (NaN or infinity); clean the data before passing it.")
+
+
+def place(device: Device) -> torch.device:
+    """Where to compute; 'auto' is the accelerator if there is one."""
+    if device == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    if device != "cpu" and not getattr(torch, device).is_available():
+        raise ValueError(f"This machine has no '{device}' device; use 'auto' or 'cpu'.")
+    return torch.device(device)

@@ -49,6 +49,28 @@ class Times(ABC):
     def grid(self, steps: Steps | None) -> Tensor:
         """The times to visit when sampling: a number of steps, any list of times, or None for the default."""
 
+    @abstractmethod
+    def near(self, t: float) -> "Moment":
+        """The one time closest to t that training draws."""
+
+
+@dataclass(frozen=True)
+class Moment(Times):
+    """One time, for all images alike: what a loss is measured at."""
+
+    t: float
+    t_next: float
+
+    def sample(self, noise: Noise) -> tuple[Time, Time]:
+        t, t_next = torch.tensor((self.t, self.t_next), device=noise.device, dtype=noise.time_dtype)
+        return t.expand(len(noise)), t_next.expand(len(noise))
+
+    def grid(self, steps: Steps | None) -> Tensor:
+        raise ValueError("A single moment is for measuring a loss; sampling needs a grid of times.")
+
+    def near(self, t: float) -> "Moment":
+        return self
+
 
 @dataclass(frozen=True)
 class Grid(Times):
@@ -92,6 +114,10 @@ class Grid(Times):
         points = torch.tensor(self.points, device=noise.device, dtype=noise.time_dtype)
         index = (noise.uniform() * self.steps).long()
         return points[index], points[index + 1]
+
+    def near(self, t: float) -> Moment:
+        k = min(range(self.steps), key=lambda k: abs(self.points[k] - t))
+        return Moment(self.points[k], self.points[k + 1])
 
     def grid(self, steps: Steps | None) -> Tensor:
         """The whole grid, an even choice of `steps` of its intervals, or a list of times that were all trained."""
@@ -158,6 +184,9 @@ class Continuous(Times):
         """The step is infinitesimal: the time that follows t is t itself."""
         t = self.density.sample(noise)
         return t, t
+
+    def near(self, t: float) -> Moment:
+        return Moment(t, t)
 
     def grid(self, steps: Steps | None) -> Tensor:
         """Equal steps for a number; any list of times otherwise."""

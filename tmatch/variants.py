@@ -9,7 +9,7 @@ from torch import nn
 
 from tmatch.head import FlowHead
 from tmatch.itinerary import Itinerary, Restart, Straight
-from tmatch.kernel import Flow, GaussianKernel, Kernel, MeanKernel, NoSpread, ParallelFlow, Spread
+from tmatch.kernel import Flow, GaussianKernel, Kernel, MeanKernel, NoSpread, ParallelFlow, ResidualFlow, Spread
 from tmatch.layers import initialise
 from tmatch.model import Model, TransitionMatching
 from tmatch.parametrization import CleanState, Difference, NoiseState, Parametrization
@@ -46,6 +46,12 @@ def _width(backbone: nn.Module) -> int:
     return width
 
 
+def _flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Flow:
+    tokens = prod(head.patch or (1,))
+    network = FlowHead(tokens * channels, tokens * _width(backbone), head.width, head.depth)
+    return Flow(network, head.draws, head.density)
+
+
 def mean(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
     """E[Y | X_t] by a linear read-out; no head."""
     return MeanKernel(backbone, _readout(backbone, channels))
@@ -58,9 +64,12 @@ def gaussian(spread: Spread) -> KernelFactory:
 
 def parallel_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
     """All tokens in parallel by a flow head."""
-    tokens = prod(head.patch or (1,))
-    flow_head = FlowHead(tokens * channels, tokens * _width(backbone), head.width, head.depth)
-    return ParallelFlow(backbone, Flow(flow_head, head.draws, head.density), head.patch)
+    return ParallelFlow(backbone, _flow(backbone, channels, head), head.patch)
+
+
+def residual_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
+    """The mean by a linear read-out, and what is left of all tokens in parallel by a flow head."""
+    return ResidualFlow(backbone, _readout(backbone, channels), _flow(backbone, channels, head), head.patch)
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,10 @@ VARIANTS: dict[str, Variant] = {
     "dtm-32": Variant(
         LinearProcess(), Difference(), parallel_flow, Grid.uniform(32),
         given="all tokens in parallel, each by flow matching, given (t, X_t)",
+    ),
+    "dtm-mean": Variant(
+        LinearProcess(), Difference(), residual_flow, Continuous(steps=32),
+        given="the mean by regression, the rest as in dtm, given (t, X_t); not in the paper",
     ),
     "fm": Variant(
         LinearProcess(), Difference(), mean, Continuous(steps=256),

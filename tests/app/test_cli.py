@@ -30,7 +30,7 @@ def test_train_runs_a_recipe_and_goes_on(tmp_path: Path) -> None:
     small = [
         "--width",
         "8",
-        "--images",
+        "--data.images",
         "40",
         "--held-out",
         "4",

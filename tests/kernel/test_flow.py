@@ -2,39 +2,12 @@
 
 import pytest
 import torch
-from laws import SHAPE, assert_moments
-from torch import nn
+from laws import SHAPE, GaussianHead, Reading, assert_moments
 
 import tmatch as tm
 from tmatch.guidance import Branches
 
 CONDITIONAL = Branches((None,), (1.0,))
-
-
-class GaussianHead(tm.Head):
-    """The exact velocity towards N(h, v): u_s(y) = h + (s v - (1 - s)) / ((1 - s)^2 + s^2 v) (y - s h)."""
-
-    def __init__(self, channels: int, variance: float) -> None:
-        super().__init__()
-        self.channels = channels
-        self.variance = variance
-
-    def prepare(self, h: torch.Tensor, t: torch.Tensor | None) -> torch.Tensor:
-        return h
-
-    def forward(self, y_s: torch.Tensor, s: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        s = s[..., None] if s.ndim else s
-        slope = (s * self.variance - (1 - s)) / ((1 - s) ** 2 + s**2 * self.variance)
-        return context + slope * (y_s - s * context)
-
-
-class Reading(nn.Module):
-    """A backbone that hands the state on as it is."""
-
-    width = SHAPE[-1]
-
-    def forward(self, x: torch.Tensor, t: torch.Tensor, condition: tm.Condition | None = None) -> torch.Tensor:
-        return x
 
 
 def test_an_exact_velocity_gives_the_exact_law() -> None:

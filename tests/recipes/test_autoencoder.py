@@ -6,9 +6,13 @@ from pydantic import ValidationError
 
 from tmatch.data.shapes import Shapes
 from tmatch.recipes import RECIPES, AutoencoderRecipe, committed_autoencoder, shapes_autoencoder
-from tmatch.recipes.autoencoder import HELD_OUT_SEED, evaluate, load_autoencoder
+from tmatch.recipes.autoencoder import load_autoencoder
+from tmatch.recipes.settings import HELD_OUT_SEED, ShapesData
+from tmatch.train import TrainConfig
 
-SMALL = AutoencoderRecipe(train={"steps": 6, "batch": 8, "checkpoint_every": 2}, width=8, images=40, held_out=6)  # type: ignore[arg-type]
+SMALL = AutoencoderRecipe[ShapesData](
+    train=TrainConfig(steps=6, batch=8, checkpoint_every=2), data=ShapesData(images=40), width=8, held_out=6
+)
 
 
 def test_a_run_trains_standardises_exports_and_measures(tmp_path: Path) -> None:
@@ -17,7 +21,7 @@ def test_a_run_trains_standardises_exports_and_measures(tmp_path: Path) -> None:
     assert set(result) == {"captions_satisfied", "squared_error"}
     loaded = load_autoencoder(tmp_path / "autoencoder.safetensors", SMALL)
     assert not torch.equal(loaded.scale, torch.ones(4))
-    assert evaluate(loaded, 6) == result
+    assert SMALL.evaluate(loaded) == result
 
 
 def test_running_again_changes_nothing(tmp_path: Path) -> None:
@@ -29,7 +33,7 @@ def test_running_again_changes_nothing(tmp_path: Path) -> None:
 
 def test_the_committed_weights_rebuild_pictures_never_trained_on() -> None:
     autoencoder = committed_autoencoder()
-    assert evaluate(autoencoder, 300)["captions_satisfied"] >= 0.99
+    assert shapes_autoencoder().model_copy(update={"held_out": 300}).evaluate(autoencoder)["captions_satisfied"] >= 0.99
     z = autoencoder.encode(Shapes(HELD_OUT_SEED).scenes(range(200)).render())
     assert z.shape[1:] == (4, 8, 8)
     torch.testing.assert_close(z.std((0, 2, 3)), torch.ones(4), atol=0.1, rtol=0)
@@ -38,8 +42,8 @@ def test_the_committed_weights_rebuild_pictures_never_trained_on() -> None:
 def test_another_recipe_does_not_touch_a_run(tmp_path: Path) -> None:
     SMALL.run(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.glob("*.*")}
-    with pytest.raises(ValueError, match="a run with another kl and images; give a new folder"):
-        SMALL.model_copy(update={"images": 30, "kl": 0.5}).run(tmp_path)
+    with pytest.raises(ValueError, match=r"a run with another data\.images and kl; give a new folder"):
+        SMALL.model_copy(update={"data": ShapesData(images=30), "kl": 0.5}).run(tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.glob("*.*")} == before
 
 
@@ -51,4 +55,4 @@ def test_a_recipe_is_a_whole_configuration(name: str) -> None:
 
 def test_unknown_keys_are_refused() -> None:
     with pytest.raises(ValidationError, match="widht"):
-        AutoencoderRecipe.model_validate({**shapes_autoencoder().model_dump(), "widht": 8})
+        AutoencoderRecipe[ShapesData].model_validate({**shapes_autoencoder().model_dump(), "widht": 8})

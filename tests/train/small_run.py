@@ -8,7 +8,7 @@ import torch
 import tmatch as tm
 from tmatch.data import InMemory
 from tmatch.text import WordEncoder
-from tmatch.train import GeneratorTask, TrainConfig, Trainer
+from tmatch.train import Captioned, GeneratorTask, TrainConfig, Trainer
 
 STEPS = 40
 
@@ -19,7 +19,8 @@ def task(name: str = "dtm") -> GeneratorTask:
     backbone = tm.DiT(4, 16, 1, 2, condition_width=16)
     model = tm.build(name, backbone, 4, tm.HeadConfig(16, 1))
     encoder = WordEncoder(["zero", "one"], width=16, heads=2)
-    return GeneratorTask(model, encoder, InMemory(x, seed=5), ["zero", "one"] * 25)
+    held_out = Captioned(InMemory(tm.Noise(range(50, 56)).normal(2, 2, 4)), ["zero", "one"] * 3)
+    return GeneratorTask(model, encoder, Captioned(InMemory(x, seed=5), ["zero", "one"] * 25), held_out)
 
 
 def trainer(out: Path, name: str = "dtm", **changes: float) -> Trainer:

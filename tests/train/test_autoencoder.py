@@ -19,8 +19,8 @@ def test_it_learns_to_rebuild_and_resumes(tmp_path: Path) -> None:
     first.run(until=30)
     second = Trainer(task(), config, tmp_path / "parts")
     second.run()
-    losses = [line["loss"] for line in whole.log.read()]
-    assert losses == [line["loss"] for line in second.log.read()]
+    losses = [line["loss"] for line in whole.monitor.losses.read()]
+    assert losses == [line["loss"] for line in second.monitor.losses.read()]
     assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
 
 

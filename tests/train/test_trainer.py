@@ -19,7 +19,7 @@ def assert_same_bits(first: Trainer, second: Trainer) -> None:
     for one, other in ((first.task, second.task), (first.ema, second.ema)):
         for (name, a), b in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
             assert torch.equal(a, b), name
-    assert first.log.read() == second.log.read()
+    assert first.monitor.losses.read() == second.monitor.losses.read()
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 def test_it_learns(undisturbed: Trainer) -> None:
-    losses = [line["loss"] for line in undisturbed.log.read()]
+    losses = [line["loss"] for line in undisturbed.monitor.losses.read()]
     assert len(losses) == STEPS
     assert sum(losses[-10:]) < sum(losses[:10])
 
@@ -48,7 +48,7 @@ def test_what_was_done_after_the_last_checkpoint_is_done_again(undisturbed: Trai
     lost = trainer(tmp_path, checkpoint_every=100)
     lost.resume()
     for _ in range(3):
-        lost.log.append(lost.step + 1, lost.update())  # steps that no checkpoint saw
+        lost.monitor.losses.append(lost.step + 1, loss=lost.update())  # steps that no checkpoint saw
     resumed = trainer(tmp_path)
     resumed.run()
     assert_same_bits(resumed, undisturbed)

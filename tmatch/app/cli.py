@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import tyro
 from pydantic import ValidationError
@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tmatch import __version__
-from tmatch.recipes import RECIPES, AutoencoderRecipe
+from tmatch.app.draw import evaluate, generate
+from tmatch.app.overrides import with_file
+from tmatch.recipes import RECIPES
 from tmatch.variants import VARIANTS
 
-if TYPE_CHECKING:
-    Recipe = AutoencoderRecipe
-else:  # a subcommand for each recipe, with its settings as defaults
-    Recipe = tyro.extras.subcommand_type_from_defaults({name: recipe() for name, recipe in RECIPES.items()})
+INTERRUPTED = 130
 
 
 def rows() -> list[dict[str, str]]:
@@ -50,18 +49,40 @@ def variants(*, json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     Console().print(table)
 
 
-def train(
-    recipe: Recipe,
-    out: Path,
-) -> None:
-    """Train a recipe, or go on where the same command stopped.
+def train(arguments: Sequence[str]) -> Callable[..., None]:
+    """The command that trains; its options have the defaults of a recipe, or of the `--config` file on top of it."""
+    config = _config(arguments)
+    defaults = {name: recipe() for name, recipe in RECIPES.items()}
+    if config is not None:
+        defaults = {name: with_file(d, config) if name in arguments else d for name, d in defaults.items()}
+    about = {name: recipe.__doc__ or "" for name, recipe in RECIPES.items()}
+    recipes: Any = tyro.extras.subcommand_type_from_defaults(defaults, descriptions=about)
 
-    Args:
-        recipe: what to train; every setting of it can be overridden.
-        out: the folder of the run: checkpoints, losses, the configuration, and what it exports.
-    """
-    result = recipe.run(out, progress=sys.stderr.isatty())
-    print("Saved; the same command goes on." if result is None else json.dumps(result))
+    def train(recipe: recipes, out: Path, config: Path | None = None) -> None:
+        """Train a recipe, or go on where the same command stopped.
+
+        Args:
+            recipe: what to train; every setting of it can be overridden.
+            out: the folder of the run: checkpoints, losses, pictures, the configuration, and the finished weights.
+            config: a YAML file of settings; options given here override it.
+        """
+        result = recipe.run(out, progress=sys.stderr.isatty())
+        if result is None:
+            print("Interrupted and saved; the same command goes on.", file=sys.stderr)
+            sys.exit(INTERRUPTED)
+        print(json.dumps(result, indent=2))
+
+    return train
+
+
+def _config(arguments: Sequence[str]) -> Path | None:
+    """The value of `--config`, wherever it stands."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--config":
+            return Path(following)
+        if argument.startswith("--config="):
+            return Path(argument.removeprefix("--config="))
+    return None
 
 
 def version() -> None:
@@ -69,18 +90,29 @@ def version() -> None:
     print(__version__)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command."""
-    commands: dict[str, Callable[..., None]] = {"variants": variants, "train": train, "version": version}
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        commands: dict[str, Callable[..., None]] = {
+            "generate": generate,
+            "evaluate": evaluate,
+            "train": train(arguments),
+            "variants": variants,
+            "version": version,
+        }
         tyro.extras.subcommand_cli_from_dict(
             commands,
+            args=arguments,
             prog="tmatch",
-            description="Transition Matching: train and sample.",
-            config=(tyro.conf.CascadeSubcommandArgs, tyro.conf.OmitSubcommandPrefixes),
+            description="Transition Matching: train, generate, evaluate.",
+            config=(tyro.conf.CascadeSubcommandArgs, tyro.conf.OmitSubcommandPrefixes, tyro.conf.AvoidSubcommands),
         )
     except (ValueError, OSError) as error:
         sys.exit(_sentence(error))
+    except KeyboardInterrupt:
+        print("tmatch: interrupted.", file=sys.stderr)
+        sys.exit(INTERRUPTED)
 
 
 def _sentence(error: Exception) -> int:

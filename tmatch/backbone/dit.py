@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import CrossAttention, SelfAttention
 from tmatch.condition import Condition
@@ -38,7 +39,8 @@ class DiT(nn.Module):
 
     One modulation is computed from the time and shared by all blocks, as the paper's 1.7B parameters require.
     Positions are (step, row, column) and may have any size. A conditional DiT (`condition_width`) attends to the
-    condition in every block. One that is not `timed` takes t = None and keeps the blocks' own offsets alone.
+    condition in every block. One that is not `timed` takes t = None and keeps the blocks' own offsets alone. With
+    `checkpointing`, training computes a block twice instead of keeping what is inside: less memory, same gradients.
 
     The paper's is DiT(16, width=2048, depth=24, heads=16, condition_width=4096).
     """
@@ -53,12 +55,14 @@ class DiT(nn.Module):
         mlp_ratio: float = 4.0,
         qk_norm: bool = False,
         timed: bool = True,
+        checkpointing: bool = False,
     ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"The width of a DiT divides by its heads; {width} does not divide by {heads}.")
         self.channels = channels
         self.width = width
+        self.checkpointing = checkpointing
         self.condition_width = condition_width
         self.x_in = nn.Linear(channels, width)
         self.position = PositionEmbedding(width)
@@ -95,7 +99,10 @@ class DiT(nn.Module):
         for_blocks, for_output = self._modulation(t).tensor_split([6 * self.width], dim=-1)
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions)
         for block in self.blocks:
-            tokens = block(tokens, for_blocks, text, mask)
+            if self.checkpointing and torch.is_grad_enabled():
+                tokens = checkpoint(block, tokens, for_blocks, text, mask, use_reentrant=False)
+            else:
+                tokens = block(tokens, for_blocks, text, mask)
         h = modulate(self.out_norm(tokens), *for_output.chunk(2, dim=-1))
         return h.unflatten(1, grid)
 

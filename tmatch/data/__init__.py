@@ -1,7 +1,19 @@
-"""Data: toy densities, captioned shapes, tensors in memory."""
+"""Data: toy densities, captioned shapes, folders of pictures, tensors in memory."""
 
 from tmatch.data.autoencoder import Autoencoder
+from tmatch.data.captioned import CaptionedPictures
+from tmatch.data.codec import Codec
+from tmatch.data.folder import FolderPictures
 from tmatch.data.memory import InMemory
+from tmatch.data.shapes import ShapePictures
 from tmatch.data.toy import TOYS
 
-__all__ = ["TOYS", "Autoencoder", "InMemory"]
+__all__ = [
+    "TOYS",
+    "Autoencoder",
+    "CaptionedPictures",
+    "Codec",
+    "FolderPictures",
+    "InMemory",
+    "ShapePictures",
+]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tmatch.data.captioned import CaptionedPictures
 from tmatch.noise import Noise
 
 SIZE = 32
@@ -23,6 +24,11 @@ BACKGROUND = (0.10, 0.10, 0.12)
 NUMBERS = ("two", "three", "four")
 RELATIONS = ("left of", "right of", "above", "below")
 SKILLS = ("single object", "two objects", "counting", "colours", "position", "colour attribution")
+VOCABULARY = (
+    *("a", "above", "and", "below", "left", "of", "right", *NUMBERS, *COLOURS, *SHAPES),
+    *(f"{shape}es" if shape.endswith("s") else f"{shape}s" for shape in SHAPES),
+)
+"""Every word of every caption."""
 OBJECTS = 4
 """The most a picture holds."""
 
@@ -177,3 +183,18 @@ class Shapes:
         shapes = [SHAPES[k] for k in shape if k >= 0]
         colours = [list(COLOURS)[k] for k in colour]
         return caption(SKILLS[int(skill)], shapes, colours, relation(centre[0], centre[1]))
+
+
+class ShapePictures(CaptionedPictures):
+    """The first `count` pictures of a seed."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.shapes = Shapes(seed)
+        self.skill, self.captions = [], []
+        for part in torch.arange(count).split(2000):
+            scenes = self.shapes.scenes(part)
+            self.skill += [SKILLS[k] for k in scenes.skill]
+            self.captions += scenes.captions
+
+    def load(self, indices: Sequence[int]) -> Tensor:
+        return self.shapes.scenes(indices).render()

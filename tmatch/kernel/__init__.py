@@ -4,6 +4,7 @@ from tmatch.kernel.base import Decoding, Kernel, Snapshot
 from tmatch.kernel.flow import Flow, ParallelFlow
 from tmatch.kernel.gaussian import GaussianKernel, NoSpread, Spread, UnitDataSpread
 from tmatch.kernel.mean import MeanKernel
+from tmatch.kernel.residual import ResidualFlow
 
 __all__ = [
     "Decoding",
@@ -13,6 +14,7 @@ __all__ = [
     "MeanKernel",
     "NoSpread",
     "ParallelFlow",
+    "ResidualFlow",
     "Snapshot",
     "Spread",
     "UnitDataSpread",

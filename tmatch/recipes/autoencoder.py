@@ -1,46 +1,47 @@
-"""Training the autoencoder of `shapes`."""
+"""Training an autoencoder, of `shapes` or of your own pictures."""
 
+import json
+import shutil
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any, Generic
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
-from safetensors.torch import load_file, save_file
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from tmatch.data import Autoencoder
-from tmatch.data.shapes import Shapes
+from tmatch.data import Autoencoder, ShapePictures
 from tmatch.eval.shapes import check
-from tmatch.train import AutoencoderTask, TrainConfig, Trainer
+from tmatch.recipes.settings import HELD_OUT_SEED, AnyData, Data, ShapesData, Strict
+from tmatch.train import AutoencoderTask, TrainConfig, Trainer, checkpoint
 
-HELD_OUT_SEED = 10_000  # pictures that no recipe trains on
+WEIGHTS = "autoencoder.safetensors"
 
 
-class AutoencoderRecipe(BaseModel):
+class AutoencoderRecipe(Strict, Generic[AnyData]):
     """Everything about a run of the autoencoder; no other key is taken."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     train: TrainConfig
-    channels: int = Field(default=4, gt=0)
-    width: int = Field(default=48, gt=0, multiple_of=8)
-    blocks: int = Field(default=1, gt=0)
-    kl: float = Field(default=1e-4, ge=0)
-    images: int = Field(default=20_000, gt=0)
-    held_out: int = Field(default=1000, gt=0)
-    seed: int = 1
+    data: AnyData
+    channels: int = Field(default=4, gt=0, description="of a latent")
+    width: int = Field(default=48, gt=0, multiple_of=8, description="of the convolutions")
+    blocks: int = Field(default=1, gt=0, description="residual blocks at each of two resolutions")
+    kl: float = Field(default=1e-4, ge=0, description="weight of the divergence from N(0, I)")
+    held_out: int = Field(default=1000, gt=0, description="pictures to measure the finished autoencoder on")
 
     def build(self) -> Autoencoder:
         """The network, with weights from the seed."""
-        torch.manual_seed(self.seed)
+        torch.manual_seed(self.train.seed)
         return Autoencoder(self.channels, self.width, self.blocks)
 
     def run(self, out: Path, progress: bool = False) -> dict[str, float] | None:
-        """Train, or go on training; then write `out`/autoencoder.safetensors and say how well it rebuilds new pictures.
+        """Train, or go on training; then write the averaged weights and say how well they rebuild new pictures.
 
         The answer is None where the run was interrupted; the same call goes on.
         """
-        images = torch.cat([Shapes(self.seed).scenes(part).render() for part in torch.arange(self.images).split(1000)])
-        trainer = Trainer(AutoencoderTask(self.build(), images, self.kl, self.seed), self.train, out, about=self)
+        images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
+        trainer = Trainer(AutoencoderTask(self.build(), images, self.kl, self.train.seed), self.train, out, about=self)
         trainer.resume()
         out.mkdir(parents=True, exist_ok=True)
         (out / "recipe.json").write_text(self.model_dump_json(indent=2) + "\n")
@@ -49,21 +50,25 @@ class AutoencoderRecipe(BaseModel):
         task = trainer.ema
         assert isinstance(task, AutoencoderTask)
         task.autoencoder.standardise(images)
-        save_file(task.autoencoder.state_dict(), out / "autoencoder.safetensors")
-        return evaluate(task.autoencoder, self.held_out)
+        checkpoint.write(out / WEIGHTS, task.autoencoder.state_dict())
+        result = self.evaluate(task.autoencoder.cpu())
+        (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        return result
+
+    @torch.no_grad()
+    def evaluate(self, autoencoder: Autoencoder) -> dict[str, float]:
+        """Over pictures never trained on: the squared error, and for `shapes` the share that still has its caption."""
+        shapes = isinstance(self.data, ShapesData)
+        pictures = ShapePictures(HELD_OUT_SEED, self.held_out) if shapes else self.data.validation(self.held_out)
+        images = torch.cat(list(pictures.batches()))
+        rebuilt = torch.cat([autoencoder.decode(autoencoder.encode(part)) for part in images.split(500)])
+        error = {"squared_error": (rebuilt - images).square().mean().item()}
+        if not shapes:
+            return error
+        return {"captions_satisfied": check(rebuilt, pictures.captions).float().mean().item(), **error}
 
 
-@torch.no_grad()
-def evaluate(autoencoder: Autoencoder, pictures: int) -> dict[str, float]:
-    """Over pictures never trained on: the share that satisfies its caption once rebuilt, and the squared error."""
-    scenes = Shapes(HELD_OUT_SEED).scenes(range(pictures))
-    images = scenes.render()
-    rebuilt = torch.cat([autoencoder.decode(autoencoder.encode(part)) for part in images.split(500)])
-    satisfied = check(rebuilt, scenes.captions).float().mean().item()
-    return {"captions_satisfied": satisfied, "squared_error": (rebuilt - images).square().mean().item()}
-
-
-def load_autoencoder(path: Path, recipe: AutoencoderRecipe) -> Autoencoder:
+def load_autoencoder(path: Path, recipe: AutoencoderRecipe[Any]) -> Autoencoder:
     """An autoencoder from the file that a run wrote."""
     autoencoder = recipe.build()
     autoencoder.load_state_dict(load_file(path))
@@ -76,7 +81,34 @@ def committed_autoencoder() -> Autoencoder:
         return load_autoencoder(path, shapes_autoencoder())
 
 
-def shapes_autoencoder() -> AutoencoderRecipe:
+def shapes_autoencoder() -> AutoencoderRecipe[ShapesData]:
     """The committed autoencoder of `shapes`: 32x32x3 to 8x8x4, about seven minutes on two CPU cores."""
     train = TrainConfig(steps=1500, batch=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema=0.995, seed=1)
-    return AutoencoderRecipe(train=train)
+    return AutoencoderRecipe[ShapesData](train=train, data=ShapesData(images=20_000))
+
+
+def copy_autoencoder(name: str, out: Path) -> None:
+    """Keep the autoencoder that a run uses with it, unless it comes with the package."""
+    if name in ("shapes", "none"):
+        return
+    (out / "autoencoder").mkdir(parents=True, exist_ok=True)
+    for file in ("recipe.json", WEIGHTS):
+        if not (Path(name) / file).is_file():
+            raise ValueError(
+                f"{name} has no {file}: an autoencoder is 'shapes', 'none', or the folder of a finished run of one."
+            )
+        shutil.copyfile(Path(name) / file, out / "autoencoder" / file)
+
+
+def open_autoencoder(name: str, out: Path) -> Autoencoder | None:
+    """'shapes' is the committed one, 'none' is pixels, and any other was copied into the run."""
+    if name == "none":
+        return None
+    if name == "shapes":
+        return committed_autoencoder()
+    folder = out / "autoencoder"
+    try:
+        recipe = AutoencoderRecipe[Data].model_validate_json((folder / "recipe.json").read_text())
+        return load_autoencoder(folder / WEIGHTS, recipe)
+    except (ValidationError, SafetensorError, RuntimeError) as error:
+        raise ValueError(f"The autoencoder in {folder} cannot be read ({str(error).splitlines()[0]}).") from error

@@ -1,5 +1,6 @@
-"""Generation: seeds, batches, progress, the path taken, and what it cost."""
+"""Generation: seeds, batches, progress, the path taken, what it cost; prompts to pictures."""
 
 from tmatch.sample.generation import Evaluations, Generation, generate
+from tmatch.sample.text_to_image import Pictures, TextToImage
 
-__all__ = ["Evaluations", "Generation", "generate"]
+__all__ = ["Evaluations", "Generation", "Pictures", "TextToImage", "generate"]

@@ -23,6 +23,17 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def write(path: Path, tensors: dict[str, Tensor]) -> None:
+    """A safetensors file, on the disk when this returns."""
+    try:
+        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, path)
+    except SafetensorError as error:  # a full disk, for one
+        raise OSError(
+            f"{path} could not be written ({error}); make room, and the same command goes on from the last checkpoint."
+        ) from error
+    _sync(path)
+
+
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:
     """Write `folder`/step-N beside its final place and move it there at once; the `keep` newest stay.
 
@@ -33,8 +44,7 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     for name, group in tensors.items():
-        save_file({key: value.detach().contiguous() for key, value in group.items()}, draft / f"{name}.safetensors")
-        _sync(draft / f"{name}.safetensors")
+        write(draft / f"{name}.safetensors", group)
     (draft / "record.json").write_text(json.dumps({"step": step, **record}, indent=2) + "\n")
     _sync(draft / "record.json")
     _sync(draft)

@@ -1,9 +1,12 @@
 """The training loop."""
 
 import copy
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,9 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from tmatch.data import InMemory
+from tmatch.tensors import Device, place
 from tmatch.train import checkpoint
 from tmatch.train.interrupt import interruptions
-from tmatch.train.losses import LossLog
+from tmatch.train.monitor import Monitor
+
+Preview = Callable[["Task"], Tensor]
+"""Draws a picture (3, height, width) of what a task has learnt."""
 
 
 class TrainConfig(BaseModel):
@@ -21,23 +28,41 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: int = Field(gt=0)
-    batch: int = Field(default=128, gt=0)
-    accumulate: int = Field(default=1, gt=0)
-    learning_rate: float = Field(default=1e-3, gt=0)
-    warmup: int = Field(default=100, ge=0)
-    cooldown: float = Field(default=0.0, ge=0, le=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.99)
-    clip: float = Field(default=1.0, gt=0)
-    ema: float = Field(default=0.999, ge=0, lt=1)
-    checkpoint_every: int = Field(default=500, gt=0)
-    seed: int = 0
+    steps: int = Field(gt=0)  # of the optimizer
+    batch: int = Field(default=128, gt=0)  # samples a step
+    accumulate: int = Field(default=1, gt=0)  # parts a batch is computed in, to save memory
+    learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
+    warmup: int = Field(default=100, ge=0)  # steps until it is reached
+    cooldown: float = Field(default=0.0, ge=0, le=1)  # share of the steps over which it falls to zero at the end
+    weight_decay: float = Field(default=0.0, ge=0)  # of AdamW
+    betas: tuple[float, float] = (0.9, 0.99)  # of AdamW
+    clip: float = Field(default=1.0, gt=0)  # the largest norm of the gradient
+    ema: float = Field(default=0.999, ge=0, lt=1)  # decay of the averaged weights
+    checkpoint_every: int = Field(default=500, gt=0)  # steps
+    validate_every: int = Field(default=500, ge=0)  # steps; 0 is never
+    preview_every: int = Field(default=0, ge=0)  # steps between pictures of what is learnt; 0 is never
+    tensorboard: bool = False  # write losses and pictures for TensorBoard too
+    compile: bool = False  # compile the networks first
+    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products
+    device: Device = "auto"  # 'auto' takes the accelerator if there is one
+    seed: int = 0  # of weights, order and noise
 
-    def rate(self, step: int) -> float:
+    FREE: ClassVar[tuple[str, ...]] = ("checkpoint_every", "validate_every", "preview_every", "tensorboard")
+    """What no bit of the weights depends on: a run goes on with other values of these."""
+
+    def place(self) -> torch.device:
+        """Where to compute."""
+        return place(self.device)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Matrix products in bfloat16 where that is asked for; losses and weights stay in float32."""
+        return torch.autocast(self.place().type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def rate(self, step: int, steps: int | None = None) -> float:
         """Warm-up, then constant, then down to zero over the last `cooldown` share of the steps."""
+        last = steps or self.steps
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        fall = min(1.0, (self.steps - step) / (self.cooldown * self.steps)) if self.cooldown else 1.0
+        fall = min(1.0, (last - step) / (self.cooldown * last)) if self.cooldown else 1.0
         return self.learning_rate * rise * fall
 
     def ema_decay(self, step: int) -> float:
@@ -54,6 +79,14 @@ class Task(nn.Module, ABC):
     def loss(self, step: int, size: int, part: int, parts: int) -> Tensor:
         """The mean loss over one of `parts` equal parts of the batch of `size` samples at a step."""
 
+    def validate(self) -> dict[str, float]:
+        """Losses on data that is not trained on, always with the same noise."""
+        return {}
+
+    def networks(self) -> list[nn.Module]:
+        """What is worth compiling: the modules whose call takes the time."""
+        return []
+
     def shared(self) -> dict[int, Any]:
         """What a copy of the task, with averaged weights, has in common with it: the data."""
         return {id(self.data): self.data}
@@ -65,20 +98,31 @@ class Trainer:
     A run is a function of the configuration: killed at any moment and started again, it ends with the same bits.
     """
 
-    def __init__(self, task: Task, config: TrainConfig, out: Path, about: BaseModel | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        config: TrainConfig,
+        out: Path,
+        about: BaseModel | None = None,
+        preview: Preview | None = None,
+    ) -> None:
         """`about` is all that was set for the run; it is saved, and the run is not continued with other settings."""
         if config.batch % config.accumulate:
             raise ValueError(f"A batch of {config.batch} does not divide into {config.accumulate} parts.")
-        self.task = task
+        self.task = task.to(config.place())
         self.config = config
         self.out = out
+        self.preview = preview
         self.settings = (about or config).model_dump(mode="json")
         self.ema = copy.deepcopy(task, task.shared()).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(
             task.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
         )
         self.step = 0
-        self.log = LossLog(out / "losses.jsonl")
+        self.monitor = Monitor(out, config.tensorboard)
+        if config.compile:
+            for network in task.networks():
+                network.compile()
 
     def run(self, until: int | None = None, progress: bool = False) -> bool:
         """Train to the end, or `until` a step, from the last checkpoint if there is one; whether it got there.
@@ -87,18 +131,31 @@ class Trainer:
         """
         self.resume()
         last = self.config.steps if until is None else min(until, self.config.steps)
-        columns = (TextColumn("loss {task.fields[loss]:.4f}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, disable=not progress) as bar, interruptions() as interrupted:
-            shown = bar.add_task("training", total=self.config.steps, completed=self.step, loss=float("nan"))
+        first, started = self.step, time.perf_counter()
+        with Progress(*_COLUMNS, disable=not progress) as bar, interruptions() as interrupted:
+            shown = bar.add_task("training", total=self.config.steps, completed=self.step, loss=float("nan"), speed=0.0)
             while self.step < last and not interrupted:
                 loss = self.update()
-                self.log.append(self.step, loss)
-                bar.update(shown, completed=self.step, loss=loss)
+                self.monitor.loss(self.step, loss, self.config.rate(self.step - 1))
+                speed = (self.step - first) * self.config.batch / (time.perf_counter() - started)
+                bar.update(shown, completed=self.step, loss=loss, speed=speed)
+                self._look()
                 if self.step % self.config.checkpoint_every == 0 or self.step == last:
                     self.save()
             if self.step < last:
                 self.save()
+        self.monitor.flush()
         return self.step == last
+
+    def _look(self) -> None:
+        """Measure and draw what is learnt, with the weights as they are and with their average, when it is time to."""
+        both = {"raw": self.task, "ema": self.ema}
+        if _due(self.step, self.config.validate_every):
+            with torch.no_grad():
+                self.monitor.validation(self.step, {name: task.validate() for name, task in both.items()})
+        if self.preview is not None and _due(self.step, self.config.preview_every):
+            for name, task in both.items():
+                self.monitor.picture(self.step, name, self.preview(task))
 
     def update(self) -> float:
         """One step of the optimizer; its loss."""
@@ -106,7 +163,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.rate(self.step)
         for part in range(parts):
-            loss = self.task.loss(self.step, self.config.batch, part, parts) / parts
+            with self.config.autocast():
+                loss = self.task.loss(self.step, self.config.batch, part, parts) / parts
             loss.backward()
             total += loss.item()
         nn.utils.clip_grad_norm_(self.task.parameters(), self.config.clip)
@@ -132,10 +190,10 @@ class Trainer:
         """Take up the newest checkpoint of the run, if it has one and it is of this run."""
         newest = checkpoint.latest(self.out)
         if newest is None:
-            self.log.cut(0)
+            self.monitor.cut(0)
             return
         groups, record = checkpoint.load(newest)
-        self._require_same(record["settings"])
+        self._require_same(record["settings"], record["step"])
         _load(self.task, groups["model"], newest)
         _load(self.ema, groups["ema"], newest)
         parameters = dict(self.task.named_parameters())
@@ -143,18 +201,32 @@ class Trainer:
             moment, name = key.split(".", 1)
             self.optimizer.state[parameters[name]][moment] = value.to(parameters[name].device)
         self.step = record["step"]
-        self.log.cut(self.step)
+        self.monitor.cut(self.step)
 
-    def _require_same(self, saved: dict[str, Any]) -> None:
+    def _require_same(self, saved: dict[str, Any], step: int) -> None:
         then, now = _flat(saved), _flat(self.settings)
-        free = ["checkpoint_every", "train.checkpoint_every"]  # what no bit of the weights depends on
-        if not self.config.cooldown:
-            free += ["steps", "train.steps"]
-        changed = [key for key in now if key not in free and then.get(key) != now[key]]
+        free = {*self.config.FREE}
+        steps_then = then.get("train.steps", then.get("steps"))
+        if all(self.config.rate(k, steps_then) == self.config.rate(k) for k in range(step)):
+            free.add("steps")  # the run may become longer or shorter while the steps it took stay the same
+        changed = [key for key in now if key.removeprefix("train.") not in free and then.get(key) != now[key]]
         if changed:
             raise ValueError(
                 f"{self.out} holds a run with another {' and '.join(changed)}; give a new folder, or the old settings."
             )
+
+
+_COLUMNS = (
+    TextColumn("loss {task.fields[loss]:.4f}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[speed]:.0f} images/s"),
+    TimeRemainingColumn(),
+)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

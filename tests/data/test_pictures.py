@@ -1,0 +1,93 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import tmatch as tm
+from tmatch.data import Codec, FolderPictures, ShapePictures
+from tmatch.data.pictures import grid, load_picture, save_picture
+from tmatch.data.shapes import VOCABULARY
+from tmatch.recipes import committed_autoencoder
+
+
+def folder_of(path: Path, count: int = 5) -> Path:
+    """A folder of plain pictures, captioned."""
+    path.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for k in range(count):
+        Image.new("RGB", (40, 24), (k, 2 * k, 255 - k)).save(path / f"{k}.png")
+        rows.append({"file_name": f"{k}.png", "text": f"picture number {k % 3}"})
+    (path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    return path
+
+
+def test_a_picture_survives_its_file(tmp_path: Path) -> None:
+    picture = torch.arange(3 * 8 * 8).view(3, 8, 8) / 255
+    save_picture(picture, tmp_path / "new" / "x.png")
+    assert torch.equal(load_picture(tmp_path / "new" / "x.png", 8), picture)
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["x.png"], "no draft is left"
+
+
+def test_a_grid_holds_every_picture_in_its_place() -> None:
+    images = tm.Noise(range(5)).uniform(3, 4, 6)
+    sheet = grid(images, columns=2, gap=1)
+    assert sheet.shape == (3, 3 * 5 + 1, 2 * 7 + 1)
+    assert torch.equal(sheet[:, 6:10, 8:14], images[3])
+
+
+def test_a_folder_is_cut_to_squares_and_split(tmp_path: Path) -> None:
+    data = FolderPictures(folder_of(tmp_path, 45), size=16)
+    held_out = FolderPictures(tmp_path, size=16, held_out=True)
+    assert (len(data), len(held_out)) == (43, 2)
+    assert not set(data.files) & set(held_out.files)
+    assert data.captions[:2] == ["picture number 0", "picture number 1"]
+    batches = list(data.batches(20))
+    assert [batch.shape for batch in batches] == [(20, 3, 16, 16), (20, 3, 16, 16), (3, 3, 16, 16)]
+    assert batches[0][7, :, 3, 3].tolist() == pytest.approx([7 / 255, 14 / 255, 248 / 255])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"file_name": "0.png"}', "line 1 has no 'text'"),
+        ('{"file_name": "0.png", "text": "a"}\n{"text": "b"}', "line 2 has no 'file_name'"),
+        ('{"file_name": "0.png", "text": 3}', "line 1: 'text' is not a text"),
+        ("not json", "line 1 is not JSON"),
+        ("[]", "line 1 has no 'file_name'"),
+        ("\n", "lists no pictures"),
+        ('{"file_name": "none.png", "text": "a"}', "none.png is not there"),
+    ],
+)
+def test_bad_caption_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    (folder_of(tmp_path) / "metadata.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        FolderPictures(tmp_path, 16)
+
+
+def test_a_folder_without_captions_and_a_damaged_picture_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no metadata"):
+        FolderPictures(tmp_path, 16)
+    data = FolderPictures(folder_of(tmp_path), 16)
+    whole = data.files[1].read_bytes()
+    for damaged in (b"not a picture", whole[:60]):
+        data.files[1].write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"1\.png cannot be read as a picture"):
+            data.load(range(3))
+
+
+def test_shapes_come_with_every_word() -> None:
+    data = ShapePictures(3, 2500)
+    assert {word for caption in data.captions for word in caption.split()} == set(VOCABULARY)
+    assert torch.equal(data.load([2100]), data.shapes.scenes([2100]).render())
+    assert data.captions[2100] == data.shapes.scenes([2100]).captions[0]
+
+
+@pytest.mark.parametrize("latent", [True, False])
+def test_a_codec_and_back(latent: bool) -> None:
+    data = ShapePictures(3, 6)
+    codec = Codec(tm.Patchify((2, 2)), committed_autoencoder() if latent else None)
+    x = codec.encode_all(data, torch.device("cpu"))
+    assert x.shape == ((6, 4, 4, 16) if latent else (6, 16, 16, 12))
+    torch.testing.assert_close(codec.decode(x), data.load(range(6)), atol=0.3 if latent else 1e-6, rtol=0)

@@ -1,0 +1,124 @@
+"""Runs of a generator, small; and the models they leave behind."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from tmatch.recipes import MODELS, GeneratorRecipe, load_model
+from tmatch.recipes.autoencoder import AutoencoderRecipe
+from tmatch.recipes.generator import BackboneSettings, HeadSettings, SamplingSettings, TextSettings
+from tmatch.recipes.models import export
+from tmatch.recipes.settings import FolderData, ShapesData
+from tmatch.train import TrainConfig
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
+from test_pictures import folder_of
+
+NETWORKS = {
+    "backbone": BackboneSettings(width=16, depth=1, heads=2),
+    "head": HeadSettings(width=16, depth=1),
+    "text": TextSettings(width=16, heads=2),
+    "sampling": SamplingSettings(steps=2, head_steps=2),
+}
+TRAIN = TrainConfig(steps=6, batch=8, checkpoint_every=2, validate_every=3, preview_every=3)
+
+
+def small(variant: str = "dtm-mean") -> GeneratorRecipe[ShapesData]:
+    return GeneratorRecipe[ShapesData](
+        train=TRAIN, variant=variant, data=ShapesData(images=40), validation_images=4, held_out=6, **NETWORKS
+    )
+
+
+@pytest.mark.parametrize("variant", ["fm", "dtm", "dtm-32", "dtm-mean", "ddpm"])
+def test_a_run_leaves_a_model_that_can_be_used(variant: str, tmp_path: Path) -> None:
+    result = small(variant).run(tmp_path)
+    assert result is not None
+    assert result["prompts"] == 6
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+    pipeline, recipe = load_model(str(tmp_path))
+    assert recipe.model_dump() == small(variant).model_dump()
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        assert torch.equal(tensor, pipeline.get_parameter(name))
+    assert pipeline.generate(["a red circle"], [3], steps=2).images.shape == (1, 3, 32, 32)
+
+
+def test_a_model_can_be_used_before_its_run_is_over(tmp_path: Path) -> None:
+    small().run(tmp_path)
+    newest = load_file(tmp_path / "step-00000006" / "ema.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    pipeline, _ = load_model(str(tmp_path))
+    assert all(torch.equal(tensor, pipeline.get_parameter(name)) for name, tensor in newest.items())
+
+
+def test_an_exported_model_is_the_same_in_half_the_bytes(tmp_path: Path) -> None:
+    small().run(tmp_path / "run")
+    export(str(tmp_path / "run"), tmp_path / "small")
+    whole, half = (load_model(str(tmp_path / name))[0] for name in ("run", "small"))
+    for a, b in zip(whole.model.parameters(), half.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
+    size = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("run", "small")]
+    assert size[1] < 0.6 * size[0]
+
+
+def test_your_own_pictures_with_your_own_autoencoder(tmp_path: Path) -> None:
+    data = FolderData(folder=folder_of(tmp_path / "pictures", 45), size=16)
+    autoencoder = AutoencoderRecipe[FolderData](train=TRAIN, data=data, width=8)
+    assert set(autoencoder.run(tmp_path / "autoencoder") or {}) == {"squared_error"}
+    recipe = GeneratorRecipe[FolderData](
+        train=TRAIN, variant="dtm", data=data, autoencoder=str(tmp_path / "autoencoder"), **NETWORKS
+    )
+    assert recipe.run(tmp_path / "run") is not None
+    (tmp_path / "autoencoder" / "autoencoder.safetensors").unlink()  # the run keeps its own
+    pipeline, _ = load_model(str(tmp_path / "run"))
+    assert pipeline.shape == (2, 2, 16)
+    assert pipeline.encoder.vocabulary == ("0", "1", "2", "number", "picture")
+    assert pipeline.generate(["picture number 2"], [0]).images.shape == (1, 3, 16, 16)
+    with pytest.raises(ValueError, match="has no autoencoder"):
+        recipe.run(tmp_path / "other")
+
+
+def test_damaged_and_foreign_models_are_refused(tmp_path: Path) -> None:
+    small().run(tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="is damaged"):
+        load_model(str(tmp_path))
+    path.write_bytes(whole)
+    about = json.loads((tmp_path / "model.json").read_text())
+    about["recipe"]["backbone"]["depth"] = 2
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="of another architecture"):
+        load_model(str(tmp_path))
+    (tmp_path / "model.json").write_text("{}")
+    with pytest.raises(ValueError, match="does not describe a model"):
+        load_model(str(tmp_path))
+    with pytest.raises(ValueError, match="There is no model 'shapes-dtm-maen'"):
+        load_model("shapes-dtm-maen")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="is not a trained model"):
+        load_model(str(tmp_path / "empty"))
+
+
+def test_an_unknown_variant_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"no variant 'dmt' \(did you mean 'dtm'"):
+        small("dmt")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_committed_models_draw_what_they_are_told(name: str) -> None:
+    from tmatch.data import ShapePictures
+    from tmatch.eval.captions import captions_satisfied
+    from tmatch.recipes.settings import HELD_OUT_SEED
+
+    pipeline, recipe = load_model(name)
+    own = recipe.sampling
+    measured = captions_satisfied(
+        pipeline, ShapePictures(HELD_OUT_SEED, 100), steps=own.steps, head_steps=own.head_steps, guidance=own.guidance
+    )
+    assert measured.share > 0.7

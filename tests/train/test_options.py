@@ -1,0 +1,98 @@
+"""What a run can be told: to look, to compile, to save memory, to compute in bfloat16."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from laws import SHAPE, awake, condition, small_dit
+
+import tmatch as tm
+from tmatch.train import TrainConfig, Trainer
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small_run import task, trainer
+
+
+def test_looking_changes_nothing(tmp_path: Path) -> None:
+    quiet = trainer(tmp_path / "quiet", steps=6, validate_every=0)
+    looking = Trainer(
+        task(),
+        TrainConfig(
+            steps=6, batch=8, warmup=5, checkpoint_every=2, validate_every=2, preview_every=3, tensorboard=True
+        ),
+        tmp_path / "looking",
+        preview=lambda task: torch.zeros(3, 4, 4),
+    )
+    assert quiet.run()
+    assert looking.run()
+    for a, b in zip(quiet.task.parameters(), looking.task.parameters(), strict=True):
+        assert torch.equal(a, b)
+    names = {file.name for file in (tmp_path / "looking" / "previews").iterdir()}
+    assert names == {f"step-0000000{k}-{weights}.png" for k in (3, 6) for weights in ("raw", "ema")}
+    assert list((tmp_path / "looking" / "tensorboard").iterdir())
+    assert not (tmp_path / "quiet" / "validation.jsonl").exists()
+
+
+def test_validation_is_at_fixed_times_and_a_resumed_run_tells_the_same(tmp_path: Path) -> None:
+    whole, parts = trainer(tmp_path / "whole", validate_every=4), trainer(tmp_path / "parts", validate_every=4)
+    whole.run()
+    parts.run(until=10)
+    resumed = trainer(tmp_path / "parts", validate_every=4)
+    resumed.monitor.validations.append(12, raw={}, ema={})  # what a killed run wrote after its last checkpoint
+    resumed.run()
+    lines = whole.monitor.validations.read()
+    assert lines == resumed.monitor.validations.read()
+    assert [line["step"] for line in lines] == list(range(4, 41, 4))
+    assert list(lines[0]["ema"]) == ["t=0.1", "t=0.3", "t=0.5", "t=0.7", "t=0.9", "mean"]
+    assert lines[-1]["ema"]["mean"] < lines[0]["ema"]["mean"]
+
+
+def test_validation_of_a_grid_is_at_its_own_times() -> None:
+    assert tm.Grid.uniform(4).near(0.6) == tm.Grid.uniform(4).near(0.5)
+    t, t_next = tm.Grid.uniform(4).near(0.9).sample(tm.Noise(range(3)))
+    assert (t.tolist(), t_next.tolist()) == ([0.75] * 3, [1.0] * 3)
+    t, t_next = tm.Continuous().near(0.9).sample(tm.Noise(range(3)))
+    assert t.tolist() == t_next.tolist() == pytest.approx([0.9] * 3)
+    with pytest.raises(ValueError, match="A single moment"):
+        tm.Continuous().near(0.9).grid(3)
+
+
+def test_gradient_checkpointing_keeps_the_gradients() -> None:
+    plain = awake(small_dit())
+    saving = tm.DiT(SHAPE[-1], 24, 2, 2, condition_width=8, checkpointing=True)
+    saving.load_state_dict(plain.state_dict())
+    grads = []
+    for backbone in (plain, saving):
+        h = backbone(tm.Noise(range(3)).normal(*SHAPE), torch.tensor([0.1, 0.5, 0.9]), condition(3))
+        grads.append(torch.autograd.grad(h.square().sum(), list(backbone.parameters())))
+    for a, b in zip(*grads, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compiling_changes_rounding_only(tmp_path: Path) -> None:
+    plain, compiled = trainer(tmp_path / "plain"), trainer(tmp_path / "compiled", compile=True)
+    assert plain.update() == pytest.approx(compiled.update(), rel=1e-4)
+    assert set(plain.task.state_dict()) == set(compiled.task.state_dict())
+
+
+def test_bfloat16_is_close_and_keeps_float32_weights(tmp_path: Path) -> None:
+    plain, half = trainer(tmp_path / "plain"), trainer(tmp_path / "half", precision="bfloat16")
+    one, other = ([run.update() for _ in range(5)][-1] for run in (plain, half))  # the first starts at zero
+    assert one != other
+    assert one == pytest.approx(other, rel=0.02)
+    assert all(p.dtype == torch.float32 for p in half.task.parameters())
+
+
+def test_a_run_may_become_longer_until_its_rate_falls(tmp_path: Path) -> None:
+    trainer(tmp_path, steps=20, cooldown=0.5).run(until=8)
+    longer = trainer(tmp_path, steps=30, cooldown=0.5)
+    assert longer.run(until=20)
+    with pytest.raises(ValueError, match="a run with another steps"):
+        trainer(tmp_path, steps=20, cooldown=0.5).resume()
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="This machine has no 'cuda' device"):
+            TrainConfig(steps=1, device="cuda").place()

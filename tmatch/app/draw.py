@@ -1,0 +1,207 @@
+"""`tmatch generate` and `tmatch evaluate`."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from tmatch.data import ShapePictures
+from tmatch.data.pictures import grid, save_picture
+from tmatch.eval.captions import captions_satisfied, interval
+from tmatch.eval.shapes import detect, satisfies
+from tmatch.recipes import load_model
+from tmatch.recipes.generator import SamplingSettings
+from tmatch.recipes.settings import HELD_OUT_SEED, VALIDATION_SEED, ShapesData
+from tmatch.sample import Pictures
+from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
+from tmatch.tensors import Device, place, whole
+from tmatch.text import TextEncoder, WordEncoder
+
+DEFAULT_MODEL = "shapes-dtm-mean"
+SOLVERS: dict[str, Callable[[int], Solver]] = {"euler": Euler, "midpoint": Midpoint, "heun": Heun, "rk4": RK4}
+
+
+@dataclass(frozen=True)
+class How:
+    """How to sample; what is not given is the model's own."""
+
+    steps: int | None = None
+    """transitions, each an evaluation of the backbone"""
+    head_steps: int | None = None
+    """solver steps of the head in each transition"""
+    guidance: float | None = None
+    """1 is none, more follows the prompt more closely"""
+    device: Device = "auto"
+    """where to compute; 'auto' takes the accelerator if there is one"""
+
+    def settings(self, own: SamplingSettings) -> dict[str, Any]:
+        """What was asked for, and the model's own for the rest."""
+        asked = {"steps": self.steps, "head_steps": self.head_steps, "guidance": self.guidance}
+        return {key: getattr(own, key) if value is None else value for key, value in asked.items()}
+
+
+Flat = Annotated[How, tyro.conf.arg(name="")]
+
+
+def generate(
+    prompts: tyro.conf.Positional[tuple[str, ...]] = (),
+    /,
+    *,
+    model: str = DEFAULT_MODEL,
+    prompt_file: Path | None = None,
+    images: int = 1,
+    how: Flat = How(),
+    solver: Literal["euler", "midpoint", "heun", "rk4"] = "euler",
+    negative: str = "",
+    seed: int = 0,
+    batch_size: int = 64,
+    out: Path = Path("out.png"),
+) -> None:
+    """Draw pictures of prompts.
+
+    Args:
+        prompts: what to draw, each in quotes: "a red circle and a blue square".
+        model: one that comes with the package, or the folder of a run.
+        prompt_file: a text file with a prompt a line, drawn after those given here.
+        images: how many pictures of each prompt.
+        how: how to sample.
+        solver: of the head's equation.
+        negative: a prompt to push away from.
+        seed: of the first picture; the next have the next seeds.
+        batch_size: pictures drawn at once; no picture depends on it.
+        out: a .png file for all pictures side by side, or a folder for a file each.
+    """
+    texts = [*prompts, *(() if prompt_file is None else _lines(prompt_file))]
+    each = [text for text in texts for _ in range(whole("The number of pictures of a prompt", images))]
+    if not each:
+        raise ValueError("Give a prompt to draw, such as: tmatch generate 'a red circle and a blue square'.")
+    _require_writable(out)
+    pipeline, recipe = load_model(model)
+    _warn(texts, pipeline.encoder)
+    settings = how.settings(recipe.sampling)
+    settings["solver"] = SOLVERS[solver](settings.pop("head_steps"))
+    seeds = range(seed, seed + len(each))
+    drawn = pipeline.to(place(how.device)).generate(
+        each, seeds, **settings, negative=negative, batch_size=batch_size, progress=sys.stderr.isatty()
+    )
+    _tell(each, seeds, drawn, isinstance(recipe.data, ShapesData))
+    _write(out, each, seeds, drawn)
+
+
+def _lines(path: Path) -> list[str]:
+    """The prompts of a file."""
+    if not path.is_file():
+        raise ValueError(f"There is no file {path} to take prompts from.")
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file; write a prompt a line, in UTF-8.") from error
+    if not lines:
+        raise ValueError(f"{path} has no prompts; write one a line.")
+    return lines
+
+
+def _require_writable(out: Path) -> None:
+    """Refuse a place that cannot be written before any work is done."""
+    folder = out.parent if out.suffix.lower() == ".png" else out
+    folder.mkdir(parents=True, exist_ok=True)
+    if out.suffix.lower() == ".png" and out.is_dir():
+        raise ValueError(f"{out} is a folder; give a file name that ends in .png, or a folder without that ending.")
+    probe = folder / ".tmatch-writing"
+    probe.touch()
+    probe.unlink()
+
+
+def _warn(prompts: list[str], encoder: TextEncoder) -> None:
+    """Name the words that the model cannot know."""
+    if not isinstance(encoder, WordEncoder):
+        return
+    unknown = sorted({word for prompt in prompts for word in encoder.unknown(prompt)})
+    if unknown:
+        print(
+            f"tmatch: the model never saw {', '.join(map(repr, unknown))} and draws without; "
+            f"it knows: {' '.join(encoder.vocabulary)}.",
+            file=sys.stderr,
+        )
+    long = [prompt for prompt in prompts if len(prompt.split()) > encoder.longest]
+    if long:
+        print(f"tmatch: the model reads the first {encoder.longest} words of a prompt: {long[0]!r}.", file=sys.stderr)
+
+
+def verdicts(prompts: list[str], drawn: Pictures) -> list[str]:
+    """What the exact checker says of pictures of shapes; nothing of prompts that are no caption of them."""
+    said = []
+    for prompt, objects in zip(prompts, detect(drawn.images), strict=True):
+        try:
+            said.append("as asked" if satisfies(objects, prompt) else "not as asked")
+        except ValueError:
+            said.append("")
+    return said
+
+
+def _tell(prompts: list[str], seeds: range, drawn: Pictures, shapes: bool) -> None:
+    said = verdicts(prompts, drawn) if shapes else [""] * len(prompts)
+    for prompt, seed, verdict in zip(prompts, seeds, said, strict=True):
+        print(f"seed {seed}  {prompt}" + (f"  [{verdict}]" if verdict else ""))
+    calls = drawn.evaluations
+    print(f"{calls.backbone} backbone and {calls.head} head evaluations an image, {drawn.seconds:.1f} s in all")
+
+
+def _write(out: Path, prompts: list[str], seeds: range, drawn: Pictures) -> None:
+    scale = max(1, 256 // drawn.images.shape[-1])
+    if out.suffix.lower() == ".png":
+        one = len(drawn.images) == 1
+        save_picture(drawn.images[0] if one else grid(drawn.images, gap=1), out, scale)
+    else:
+        rows = []
+        for prompt, seed, image in zip(prompts, seeds, drawn.images, strict=True):
+            save_picture(image, out / f"{seed:06d}.png")
+            rows.append({"file_name": f"{seed:06d}.png", "text": prompt, "seed": seed})
+        (out / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    print(f"wrote {out}")
+
+
+def evaluate(
+    *,
+    model: str = DEFAULT_MODEL,
+    prompts: int = 1000,
+    split: Literal["test", "validation"] = "test",
+    how: Flat = How(),
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> None:
+    """Measure how many captions of `shapes` a model satisfies, by the exact checker.
+
+    Args:
+        model: one that comes with the package, or the folder of a run.
+        prompts: how many, none of which was trained on.
+        split: the test captions, or those to choose settings by.
+        how: how to sample.
+        json_output: print JSON instead of a table.
+    """
+    whole("The number of prompts", prompts)
+    pipeline, recipe = load_model(model)
+    if not isinstance(recipe.data, ShapesData):
+        raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
+    pipeline.to(place(how.device))
+    settings = how.settings(recipe.sampling)
+    pictures = ShapePictures({"test": HELD_OUT_SEED, "validation": VALIDATION_SEED}[split], prompts)
+    measured = captions_satisfied(pipeline, pictures, **settings, progress=sys.stderr.isatty())
+    if json_output:
+        print(json.dumps({"model": model, "split": split, **settings, **measured.record()}, indent=2))
+        return
+    table = Table("skill", "satisfied", "95% interval")
+    for skill, share in measured.skills.items():
+        count = measured.skill.count(skill)
+        low, high = interval(round(share * count), count)
+        table.add_row(skill, f"{share:.3f}", f"{low:.3f} - {high:.3f}")
+    table.add_section()
+    table.add_row(f"all, {prompts} prompts", f"{measured.share:.3f}", "{:.3f} - {:.3f}".format(*measured.interval))
+    Console().print(table)
+    calls = measured.evaluations
+    print(f"{calls.backbone} backbone and {calls.head} head evaluations an image, {measured.seconds:.1f} s in all")

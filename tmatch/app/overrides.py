@@ -1,0 +1,38 @@
+"""Settings from a YAML file, on top of a recipe's."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def with_file(settings: Settings, path: Path) -> Settings:
+    """The settings, changed where a YAML file says so."""
+    if not path.is_file():
+        raise ValueError(f"There is no file {path} to take settings from.")
+    try:
+        changes = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from error
+    if not isinstance(changes, dict):
+        raise ValueError(f"{path} holds no settings; write them as 'key: value', nested as in model.json.")
+    return type(settings).model_validate(merged(settings.model_dump(), changes, str(path)))
+
+
+def merged(settings: dict[str, Any], changes: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]:
+    """Nested settings with some of them changed; a key that is not there is refused, with the one that was meant."""
+    result = dict(settings)
+    for key, value in changes.items():
+        if key not in settings:
+            meant = get_close_matches(str(key), settings, n=1, cutoff=0.4)
+            hint = f" (did you mean '{prefix}{meant[0]}'?)" if meant else f"; the keys are {', '.join(settings)}"
+            raise ValueError(f"{where} sets '{prefix}{key}', which is no setting of this recipe{hint}.")
+        if isinstance(settings[key], dict) and isinstance(value, dict):
+            result[key] = merged(settings[key], value, where, f"{prefix}{key}.")
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,33 @@
+"""Pictures to states and back: an autoencoder, where there is one, and patches."""
+
+import torch
+from torch import Tensor, nn
+
+from tmatch.data.autoencoder import Autoencoder
+from tmatch.data.captioned import CaptionedPictures
+from tmatch.patch import Patchify
+from tmatch.tensors import State
+
+
+class Codec(nn.Module):
+    """State = patches of the latent; without an autoencoder, of the pixels in [-1, 1]."""
+
+    def __init__(self, patch: Patchify, autoencoder: Autoencoder | None = None) -> None:
+        super().__init__()
+        self.patch = patch
+        self.autoencoder = autoencoder
+
+    @torch.no_grad()
+    def encode(self, pictures: Tensor) -> State:
+        """The states of pictures (n, 3, height, width) in [0, 1]."""
+        return self.patch.encode(2 * pictures - 1 if self.autoencoder is None else self.autoencoder.encode(pictures))
+
+    @torch.no_grad()
+    def decode(self, x: State) -> Tensor:
+        """The pictures of states, in [0, 1]."""
+        image = self.patch.decode(x)
+        return ((image + 1) / 2).clamp(0, 1) if self.autoencoder is None else self.autoencoder.decode(image)
+
+    def encode_all(self, pictures: CaptionedPictures, device: torch.device) -> State:
+        """The states of a whole data set, on the device of the codec."""
+        return torch.cat([self.encode(batch.to(device)) for batch in pictures.batches()])

@@ -1,0 +1,58 @@
+"""A folder of pictures with a `metadata.jsonl`: a line {"file_name": ..., "text": ...} for each."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tmatch.data.captioned import CaptionedPictures
+from tmatch.data.pictures import load_picture
+
+
+class FolderPictures(CaptionedPictures):
+    """The pictures that `metadata.jsonl` lists, cut to squares of `size` pixels; every `fold`-th one is held out."""
+
+    def __init__(
+        self, folder: Path, size: int, *, held_out: bool = False, fold: int = 20, limit: int | None = None
+    ) -> None:
+        chosen = [row for k, row in enumerate(_rows(folder)) if (k % fold == fold - 1) == held_out][:limit]
+        self.files = [folder / row["file_name"] for row in chosen]
+        self.captions = [row["text"] for row in chosen]
+        self.size = size
+        for file in self.files:
+            if not file.is_file():
+                raise ValueError(f"{folder / 'metadata.jsonl'} lists {file.name}, and {file} is not there.")
+
+    def load(self, indices: Sequence[int]) -> Tensor:
+        return torch.stack([load_picture(self.files[k], self.size) for k in indices])
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the caption file, each checked."""
+    path = folder / "metadata.jsonl"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no metadata.jsonl; give it a line "
+            '{"file_name": "cat.png", "text": "a cat"} for each picture.'
+        )
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number} is not JSON ({error}).") from error
+        missing = [key for key in ("file_name", "text") if not isinstance(row, dict) or key not in row]
+        if missing:
+            raise ValueError(f"{path}, line {number} has no '{missing[0]}'; every line needs file_name and text.")
+        for key in ("file_name", "text"):
+            if not isinstance(row[key], str):
+                raise ValueError(f"{path}, line {number}: '{key}' is not a text.")
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{path} lists no pictures.")
+    return rows

@@ -1,0 +1,51 @@
+"""Pictures in files, alone and in grids."""
+
+import math
+from pathlib import Path
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+
+def grid(images: Tensor, columns: int | None = None, gap: int = 2) -> Tensor:
+    """Many pictures (n, 3, height, width) as one, row by row on white."""
+    count, channels, height, width = images.shape
+    columns = min(count, columns or math.ceil(math.sqrt(count)))
+    rows = math.ceil(count / columns)
+    sheet = images.new_ones(channels, rows * (height + gap) + gap, columns * (width + gap) + gap)
+    for k, image in enumerate(images):
+        top, left = gap + k // columns * (height + gap), gap + k % columns * (width + gap)
+        sheet[:, top : top + height, left : left + width] = image
+    return sheet
+
+
+def to_image(picture: Tensor, scale: int = 1) -> Image.Image:
+    """A picture (3, height, width) in [0, 1], each pixel `scale` wide."""
+    pixels = (picture.detach().clamp(0, 1) * 255).round().to(torch.uint8).movedim(0, -1).cpu()
+    image = Image.fromarray(pixels.numpy())
+    return image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
+
+
+def save_picture(picture: Tensor, path: Path, scale: int = 1) -> None:
+    """Write a picture (3, height, width) in [0, 1]; a file of that name is replaced only by a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.writing")
+    try:
+        to_image(picture, scale).save(draft, format="PNG")
+        draft.rename(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load_picture(path: Path, size: int) -> Tensor:
+    """The largest square in the middle of a picture, (3, size, size) in [0, 1]."""
+    try:
+        with Image.open(path) as file:
+            image = file.convert("RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a picture ({error}); mend it, or take it out.") from error
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    image = image.resize((size, size), Image.Resampling.LANCZOS, (left, top, left + side, top + side))
+    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(size, size, 3).movedim(-1, 0) / 255

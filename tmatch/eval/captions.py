@@ -1,0 +1,82 @@
+"""How many captions of `shapes` a generator satisfies, by the exact checker."""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import torch
+
+from tmatch.data import ShapePictures
+from tmatch.data.shapes import SKILLS
+from tmatch.eval.shapes import check
+from tmatch.sample import Evaluations, TextToImage
+from tmatch.solver import Euler
+from tmatch.times import Steps
+
+
+def interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval for a share; 95% by default."""
+    share = successes / trials
+    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z / (1 + z**2 / trials) * sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
+    return centre - half, centre + half
+
+
+@dataclass(frozen=True)
+class Satisfied:
+    """Which captions were satisfied, and what it took."""
+
+    verdicts: torch.Tensor
+    skill: list[str]
+    evaluations: Evaluations
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """Of all captions."""
+        return self.verdicts.float().mean().item()
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95%."""
+        return interval(int(self.verdicts.sum()), len(self.verdicts))
+
+    @property
+    def skills(self) -> dict[str, float]:
+        """The share of each skill that is there."""
+        shares = {}
+        for skill in SKILLS:
+            of_it = self.verdicts[torch.tensor([name == skill for name in self.skill])]
+            if len(of_it):
+                shares[skill] = of_it.float().mean().item()
+        return shares
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "prompts": len(self.verdicts),
+            "captions_satisfied": round(self.share, 4),
+            "interval_95": [round(bound, 4) for bound in self.interval],
+            "skills": {skill: round(share, 4) for skill, share in self.skills.items()},
+            "backbone_evaluations": self.evaluations.backbone,
+            "head_evaluations": self.evaluations.head,
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def captions_satisfied(
+    pipeline: TextToImage,
+    prompts: ShapePictures,
+    *,
+    steps: Steps | None = None,
+    head_steps: int = 4,
+    guidance: float = 1.0,
+    batch_size: int = 250,
+    progress: bool = False,
+) -> Satisfied:
+    """Draw a picture for each caption, by seeds 0, 1, 2, ..., and check it."""
+    drawn = pipeline.generate(
+        prompts.captions, range(len(prompts)),
+        steps=steps, solver=Euler(head_steps), guidance=guidance, batch_size=batch_size, progress=progress,
+    )  # fmt: skip
+    return Satisfied(check(drawn.images, prompts.captions), prompts.skill, drawn.evaluations, drawn.seconds)

@@ -1,0 +1,42 @@
+"""The mean by regression, and what is left of Y by a flow head: DTM with flow matching's signal."""
+
+from torch import Tensor, nn
+
+from tmatch.condition import Condition
+from tmatch.kernel.base import Decoding
+from tmatch.kernel.flow import Flow, ParallelFlow
+from tmatch.kernel.mean import MeanKernel
+from tmatch.noise import Noise
+from tmatch.tensors import State, Time
+
+
+class ResidualFlow(ParallelFlow):
+    """Y = m + R, with m = E[Y | X_t] a read-out of h_t learnt by |m - Y|^2, and R ~ p(. | h_t) drawn by flow matching.
+
+    The same distributions as `ParallelFlow`; the backbone learns from the regression too, which carries it through the
+    first hours of training. Not in the paper. R is flow matching's error, so it takes no part in the regression.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, readout: nn.Module, flow: Flow, head_patch: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__(backbone, flow, head_patch)
+        self.readout = readout
+
+    @property
+    def mean(self) -> MeanKernel:
+        """Flow matching, by the same weights."""
+        return MeanKernel(self.backbone, self.readout)
+
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+        h_t = self.backbone(x_t, t, condition)
+        m = self.readout(h_t).to(y.dtype)
+        residual = self.flow.loss(self.merge(y - m.detach()), self.merge(h_t), t, noise)
+        return (m - y).square().flatten(1).mean(1) + residual.flatten(1).mean(1)
+
+    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+        branches = decoding.guidance.at(float(t), condition)
+        x, times, given = branches.inputs(x_t, t)
+        h_t = self.backbone(x, times, given)
+        m = branches.mix(self.readout(h_t).to(x_t.dtype))
+        return m + self.split(self.flow.sample(self.merge(h_t), times, noise, decoding.solver, branches))

@@ -1,0 +1,172 @@
+"""Training a text-to-image generator."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from tmatch.backbone import DiT
+from tmatch.data import Codec, InMemory, ShapePictures
+from tmatch.data.pictures import grid
+from tmatch.data.shapes import VOCABULARY
+from tmatch.eval.captions import captions_satisfied
+from tmatch.patch import Patchify
+from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
+from tmatch.recipes.settings import HELD_OUT_SEED, AnyData, FolderData, ShapesData, Strict
+from tmatch.sample import TextToImage
+from tmatch.solver import Euler
+from tmatch.text import WordEncoder
+from tmatch.train import Captioned, GeneratorTask, Task, TrainConfig, Trainer, checkpoint
+from tmatch.variants import HeadConfig, variant
+
+
+class BackboneSettings(Strict):
+    """The DiT."""
+
+    width: int = Field(default=128, gt=0)
+    depth: int = Field(default=4, gt=0)
+    heads: int = Field(default=4, gt=0)
+    checkpointing: bool = False  # compute blocks twice, to save memory
+
+
+class HeadSettings(Strict):
+    """The flow head, for variants that have one."""
+
+    width: int = Field(default=128, gt=0)
+    depth: int = Field(default=2, gt=0)
+    draws: int = Field(default=1, gt=0)  # pairs of (s, noise) a token in training
+    patch: tuple[int, int] | None = None  # backbone tokens drawn jointly
+
+
+class TextSettings(Strict):
+    """The text encoder that is trained along."""
+
+    width: int = Field(default=128, gt=0)
+    depth: int = Field(default=1, ge=0)
+    heads: int = Field(default=4, gt=0)
+    longest: int = Field(default=16, gt=0)  # words read of a caption
+
+
+class SamplingSettings(Strict):
+    """How the model is sampled unless told otherwise."""
+
+    steps: int = Field(default=16, gt=0)  # transitions
+    head_steps: int = Field(default=4, gt=0)  # solver steps of the head in each
+    guidance: float = 2.0  # 1 is none
+
+
+class GeneratorRecipe(Strict, Generic[AnyData]):
+    """Everything about a run of a generator; no other key is taken."""
+
+    train: TrainConfig
+    variant: str = Field(description="a row of `tmatch variants`")
+    data: AnyData
+    autoencoder: str = Field(
+        default="shapes", description="the package's own, 'none' for pixels, or the folder of an autoencoder's run"
+    )
+    patch: tuple[int, int] = Field(default=(2, 2), description="what a token covers, in latent (or real) pixels")
+    backbone: BackboneSettings = BackboneSettings()
+    head: HeadSettings = HeadSettings()
+    text: TextSettings = TextSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    drop: float = Field(default=0.1, ge=0, le=1, description="share of captions left empty, for guidance")
+    validation_images: int = Field(default=256, gt=0, description="pictures of the validation loss")
+    held_out: int = Field(default=1000, gt=0, description="prompts to measure the finished model on")
+
+    @field_validator("variant")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        variant(name)
+        return name
+
+    def build(self, codec: Codec, shape: tuple[int, ...], vocabulary: tuple[str, ...]) -> TextToImage:
+        """The networks, with weights from the seed; `shape` is that of a state."""
+        torch.manual_seed(self.train.seed)
+        text, backbone = self.text, self.backbone
+        encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
+        dit = DiT(
+            shape[-1], backbone.width, backbone.depth, backbone.heads, text.width, checkpointing=backbone.checkpointing
+        )
+        head = HeadConfig(self.head.width, self.head.depth, self.head.patch, self.head.draws)
+        return TextToImage(variant(self.variant).build(dit, shape[-1], head), encoder, codec, shape)
+
+    def codec(self, out: Path) -> Codec:
+        """Pictures to states, as the run in `out` does it."""
+        return Codec(Patchify(self.patch), open_autoencoder(self.autoencoder, out))
+
+    def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
+        """Train, or go on training; then write the averaged weights, and measure them where there is a measure.
+
+        The answer is None where the run was interrupted; the same call goes on.
+        """
+        training = self.data.training()
+        validation = self.data.validation(self.validation_images)
+        copy_autoencoder(self.autoencoder, out)
+        device = self.train.place()
+        codec = self.codec(out).to(device)
+        states = codec.encode_all(training, device)
+        vocabulary = _vocabulary(training.captions) if isinstance(self.data, FolderData) else VOCABULARY
+        pipeline = self.build(codec, tuple(states.shape[1:]), vocabulary)
+        held_out = Captioned(InMemory(codec.encode_all(validation, device)), validation.captions)
+        task = GeneratorTask(
+            pipeline.model,
+            pipeline.encoder,
+            Captioned(InMemory(states, seed=self.train.seed), training.captions),
+            held_out,
+            self.drop,
+        )
+
+        def preview(task: Task) -> Tensor:
+            assert isinstance(task, GeneratorTask)
+            return self._draw(TextToImage(task.model, task.encoder, codec, pipeline.shape), validation.captions[:16])
+
+        trainer = Trainer(task, self.train, out, about=self, preview=preview)
+        trainer.resume()
+        describe(self, pipeline, out)
+        if not trainer.run(progress=progress):
+            return None
+        checkpoint.write(out / "model.safetensors", trainer.ema.state_dict())
+        assert isinstance(trainer.ema, GeneratorTask)
+        return self._measure(TextToImage(trainer.ema.model, trainer.ema.encoder, codec, pipeline.shape), out)
+
+    def _draw(self, pipeline: TextToImage, prompts: Sequence[str]) -> Tensor:
+        sampling = self.sampling
+        drawn = pipeline.generate(
+            prompts, range(len(prompts)),
+            steps=sampling.steps, solver=Euler(sampling.head_steps), guidance=sampling.guidance,
+        )  # fmt: skip
+        return grid(drawn.images)
+
+    def _measure(self, pipeline: TextToImage, out: Path) -> dict[str, Any]:
+        """What the finished run has to show, written beside its weights."""
+        result: dict[str, Any] = {"weights": str(out / "model.safetensors")}
+        if isinstance(self.data, ShapesData):
+            sampling = self.sampling
+            measured = captions_satisfied(
+                pipeline, ShapePictures(HELD_OUT_SEED, self.held_out),
+                steps=sampling.steps, head_steps=sampling.head_steps, guidance=sampling.guidance,
+            )  # fmt: skip
+            result |= measured.record()
+        (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        return result
+
+
+def describe(recipe: GeneratorRecipe[Any], pipeline: TextToImage, out: Path) -> None:
+    """Write all that is needed, beside the weights, to build the networks again."""
+    assert isinstance(pipeline.encoder, WordEncoder)
+    about = {
+        "recipe": recipe.model_dump(mode="json"),
+        "shape": pipeline.shape,
+        "vocabulary": pipeline.encoder.vocabulary,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "model.json").write_text(json.dumps(about, indent=2) + "\n")
+
+
+def _vocabulary(captions: Sequence[str]) -> tuple[str, ...]:
+    """Every word of the captions."""
+    return tuple(sorted({word for caption in captions for word in caption.lower().split()}))

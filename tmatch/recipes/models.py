@@ -1,0 +1,77 @@
+"""Trained models: those that come with the package, and those that runs leave behind."""
+
+import json
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from tmatch.recipes.generator import GeneratorRecipe, describe
+from tmatch.recipes.settings import Data
+from tmatch.sample import TextToImage
+from tmatch.train import checkpoint
+
+_PACKAGE = Path(str(files("tmatch"))) / "weights"
+MODELS = tuple(sorted(folder.parent.name for folder in _PACKAGE.glob("*/model.json")))
+"""The models that come with the package."""
+
+
+def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data]]:
+    """A model by the name of one that comes with the package or by the folder of a run, and the recipe that made it.
+
+    The averaged weights: those of the finished run, or of its newest checkpoint while it goes on.
+    """
+    folder = _folder(name)
+    try:
+        about = json.loads((folder / "model.json").read_text())
+        recipe = GeneratorRecipe[Data].model_validate(about["recipe"])
+        shape, vocabulary = tuple(about["shape"]), tuple(about["vocabulary"])
+    except (json.JSONDecodeError, KeyError, ValidationError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{folder / 'model.json'} does not describe a model of this version ({reason}).") from error
+    pipeline = recipe.build(recipe.codec(folder), shape, vocabulary)
+    weights = _weights(folder)
+    try:
+        tensors = {name: tensor.float() for name, tensor in load_file(weights).items()}
+        networks = torch.nn.ModuleDict({"model": pipeline.model, "encoder": pipeline.encoder})
+        networks.load_state_dict(tensors)
+    except SafetensorError as error:
+        raise ValueError(f"{weights} is damaged ({error}); copy it again, or train it anew.") from error
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip()
+        raise ValueError(f"{weights} is of another architecture than its model.json says: {reason}") from error
+    return pipeline.requires_grad_(False).eval(), recipe
+
+
+def export(name: str, out: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write a model as a folder of its own, in half precision: what the package's weights are."""
+    pipeline, recipe = load_model(name)
+    describe(recipe, pipeline, out)
+    networks = torch.nn.ModuleDict({"model": pipeline.model, "encoder": pipeline.encoder})
+    checkpoint.write(out / "model.safetensors", {key: x.to(dtype) for key, x in networks.state_dict().items()})
+
+
+def _folder(name: str) -> Path:
+    if name in MODELS:
+        return _PACKAGE / name
+    folder = Path(name)
+    if (folder / "model.json").is_file():
+        return folder
+    if folder.exists():
+        raise ValueError(f"{folder} is not a trained model: it has no model.json; give the folder of a run.")
+    meant = get_close_matches(name, MODELS, n=1)
+    hint = f" (did you mean '{meant[0]}'?)" if meant else ""
+    raise ValueError(f"There is no model '{name}'{hint}; give the folder of a run, or one of {', '.join(MODELS)}.")
+
+
+def _weights(folder: Path) -> Path:
+    if (folder / "model.safetensors").is_file():
+        return folder / "model.safetensors"
+    newest = checkpoint.latest(folder)
+    if newest is None:
+        raise ValueError(f"{folder} has no weights yet: its run has not written a checkpoint.")
+    return newest / "ema.safetensors"

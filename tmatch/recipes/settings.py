@@ -1,0 +1,51 @@
+"""Settings that recipes share; a key that is not there is an error."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tmatch.data import CaptionedPictures, FolderPictures, ShapePictures
+
+HELD_OUT_SEED = 10_000  # pictures that no recipe trains on, nor chooses anything by
+VALIDATION_SEED = 20_000  # pictures that no recipe trains on, to choose by
+
+
+class Strict(BaseModel):
+    """Typed settings that cannot be changed, nor misspelt."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ShapesData(Strict):
+    """Pictures of `shapes`, drawn from a seed."""
+
+    images: int = Field(default=40_000, gt=0)  # how many
+    seed: int = Field(default=1, ge=0, lt=HELD_OUT_SEED)  # which ones
+
+    def training(self) -> CaptionedPictures:
+        """What is trained on."""
+        return ShapePictures(self.seed, self.images)
+
+    def validation(self, count: int) -> CaptionedPictures:
+        """What is not."""
+        return ShapePictures(VALIDATION_SEED, count)
+
+
+class FolderData(Strict):
+    """Pictures of your own: a folder with a `metadata.jsonl`, cut to squares; one in twenty is held out."""
+
+    folder: Path = Path("pictures")  # where the pictures and metadata.jsonl are
+    size: int = Field(default=32, gt=0)  # side of the square each picture is cut to, in pixels
+
+    def training(self) -> CaptionedPictures:
+        """What is trained on."""
+        return FolderPictures(self.folder, self.size)
+
+    def validation(self, count: int) -> CaptionedPictures:
+        """What is not; at most `count` of them."""
+        return FolderPictures(self.folder, self.size, held_out=True, limit=count)
+
+
+Data = ShapesData | FolderData
+AnyData = TypeVar("AnyData", bound=Data)

@@ -1,0 +1,64 @@
+"""From prompts to pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tmatch.data import Codec
+from tmatch.guidance import ClassifierFreeGuidance
+from tmatch.kernel import Decoding
+from tmatch.model import Model
+from tmatch.sample.generation import Evaluations, generate
+from tmatch.solver import Euler, Solver
+from tmatch.text import TextEncoder
+from tmatch.times import Steps
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures (n, 3, height, width) in [0, 1], and what one image took of each network, and all of them in seconds."""
+
+    images: Tensor
+    evaluations: Evaluations
+    seconds: float
+
+
+class TextToImage(nn.Module):
+    """A text encoder, the model it conditions, and the codec between its states of `shape` and pictures."""
+
+    def __init__(self, model: Model, encoder: TextEncoder, codec: Codec, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.model = model
+        self.encoder = encoder
+        self.codec = codec
+        self.shape = shape
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Sequence[str],
+        seeds: Sequence[int],
+        *,
+        steps: Steps | None = None,
+        solver: Solver = Euler(4),
+        guidance: float = 1.0,
+        negative: str = "",
+        batch_size: int = 64,
+        progress: bool = False,
+    ) -> Pictures:
+        """A picture for each prompt and its seed; `guidance` pushes away from the `negative` prompt."""
+        if not prompts or any(not prompt.strip() for prompt in prompts):
+            raise ValueError("A prompt is empty; say what to draw, such as 'a red circle'.")
+        if len(seeds) != len(prompts):
+            raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
+        scale = ClassifierFreeGuidance(self.encoder([negative]), guidance)
+        condition = self.encoder(prompts)
+        decoding = Decoding(solver, scale)
+        result = generate(
+            self.model, self.shape, seeds, condition,
+            steps=steps, decoding=decoding, batch_size=batch_size, progress=progress,
+        )  # fmt: skip
+        images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(batch_size)])
+        return Pictures(images, result.evaluations, result.seconds)

@@ -1,0 +1,87 @@
+"""What a run tells while it goes on: losses, validation, pictures, on disk and in TensorBoard."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tmatch.data.pictures import save_picture
+
+
+class Log:
+    """A line of JSON for each record; `cut` drops what a killed run wrote after its last checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every whole line."""
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def append(self, step: int, **values: Any) -> None:  # noqa: ANN401
+        """What was seen after this many steps."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def cut(self, step: int) -> None:
+        """Keep the lines up to a step."""
+        if self.path.exists():
+            kept = "".join(json.dumps(line) + "\n" for line in self.read() if line["step"] <= step)
+            draft = self.path.with_suffix(".writing")
+            draft.write_text(kept)
+            draft.rename(self.path)
+
+
+class Monitor:
+    """Losses and validation as JSON lines, pictures as PNG; all of it in TensorBoard too, on request."""
+
+    def __init__(self, out: Path, tensorboard: bool = False) -> None:
+        self.out = out
+        self.losses = Log(out / "losses.jsonl")
+        self.validations = Log(out / "validation.jsonl")
+        self.tensorboard = tensorboard
+        self.board: Any = None
+
+    def loss(self, step: int, loss: float, rate: float) -> None:
+        """The loss of the update that led to this step."""
+        self.losses.append(step, loss=loss)
+        if self.board is not None:
+            self.board.add_scalar("loss", loss, step)
+            self.board.add_scalar("learning rate", rate, step)
+
+    def validation(self, step: int, losses: dict[str, dict[str, float]]) -> None:
+        """Losses on held-out data, {weights: {where: loss}}."""
+        self.validations.append(step, **losses)
+        if self.board is not None:
+            for weights, values in losses.items():
+                for where, value in values.items():
+                    self.board.add_scalar(f"validation {weights}/{where}", value, step)
+
+    def picture(self, step: int, weights: str, picture: Tensor) -> None:
+        """What the weights draw, (3, height, width) in [0, 1]."""
+        save_picture(picture, self.out / "previews" / f"step-{step:08d}-{weights}.png")
+        if self.board is not None:
+            self.board.add_image(weights, picture, step)
+
+    def cut(self, step: int) -> None:
+        """Begin, or go on, after a step: what was written beyond it will be written again."""
+        self.losses.cut(step)
+        self.validations.cut(step)
+        if self.tensorboard and self.board is None:
+            self.board = _board(self.out / "tensorboard", step)
+
+    def flush(self) -> None:
+        """Have everything on disk."""
+        if self.board is not None:
+            self.board.flush()
+
+
+def _board(folder: Path, step: int) -> Any:  # noqa: ANN401
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ValueError("TensorBoard is an extra: pip install 'tmatch[tensorboard]', or leave it off.") from error
+    return SummaryWriter(str(folder), purge_step=step + 1)
