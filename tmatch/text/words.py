@@ -48,12 +48,20 @@ class WordEncoder(TextEncoder):
         return [word for word in caption.lower().split() if word not in self._index]
 
     def forward(self, captions: Sequence[str]) -> Condition:
+        return self.encode(*self.tokenise(captions))
+
+    def tokenise(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The numbers of the words, (captions, length), and which of them are there."""
         rows = [[0, *(self._index.get(word, 1) for word in text.lower().split()[: self.longest])] for text in captions]
         length = max(map(len, rows))
         device = self.words.weight.device
         ids = torch.tensor([row + [0] * (length - len(row)) for row in rows], device=device)
         mask = torch.arange(length, device=device) < torch.tensor([len(row) for row in rows], device=device)[:, None]
-        x = self.words(ids) + self.places.weight[:length]
+        return ids, mask
+
+    def encode(self, ids: Tensor, mask: Tensor) -> Condition:
+        """The condition of what `tokenise` gave."""
+        x = self.words(ids) + self.places.weight[: ids.shape[1]]
         for block in self.blocks:
             x = block(x, mask[:, None, None, :])
         return Condition(self.norm(x), mask)

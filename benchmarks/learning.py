@@ -1,0 +1,113 @@
+"""Captions satisfied by flow matching and DTM trained alike, over numbers of steps; guidance chosen for each setting.
+
+    python benchmarks/learning.py shapes-fm shapes-dtm-mean [--prompts 1000] [--out docs/results/learning.json]
+
+Models are names or folders of runs. For each setting the guidance that satisfies most captions of the validation split
+is taken to the test split, whose captions nothing was trained on or chosen by. What is in the file already is not
+measured again. Last, the cheapest setting of each model within 1% of the first model's best is timed, in turns.
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tmatch as tm
+from tmatch.data import ShapePictures
+from tmatch.eval.captions import captions_satisfied
+from tmatch.recipes import load_model
+from tmatch.recipes.settings import HELD_OUT_SEED, VALIDATION_SEED
+
+GUIDANCE = (1.0, 1.5, 2.0, 3.0)
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # of models without a head
+GRID = [(steps, head) for steps in (1, 2, 4, 8, 16, 32) for head in (1, 2, 4, 8, 16)]
+SHOWN = ("model", "steps", "head_steps", "guidance", "captions_satisfied")
+Row = dict[str, Any]
+
+
+def settings_of(pipeline: tm.sample.TextToImage) -> list[tuple[int, int]]:
+    return GRID if pipeline.model.kernel.head is not None else [(steps, 1) for steps in STEPS]
+
+
+def measure(model: str, steps: int, head: int, prompts: int, validation: int) -> Row:
+    """One setting: guidance by the validation split, the figure by the test split."""
+    pipeline, _ = load_model(model)
+    chosen_by = ShapePictures(VALIDATION_SEED, validation)
+    shares = {
+        w: captions_satisfied(pipeline, chosen_by, steps=steps, head_steps=head, guidance=w).share for w in GUIDANCE
+    }
+    guidance = max(shares, key=lambda w: shares[w])
+    tested = captions_satisfied(
+        pipeline, ShapePictures(HELD_OUT_SEED, prompts), steps=steps, head_steps=head, guidance=guidance
+    )
+    row = {"model": Path(model).name, "steps": steps, "head_steps": head, "guidance": guidance}
+    return {**row, "validation": shares, **tested.record()}
+
+
+def cheapest(rows: list[Row], model: str, bar: float) -> Row | None:
+    """The setting of a model that took the least time among those that satisfy enough."""
+    enough = [row for row in rows if row["model"] == Path(model).name and row["captions_satisfied"] >= bar]
+    return min(enough, key=lambda row: cost(row), default=None)
+
+
+def cost(row: Row) -> float:
+    """Evaluations, a head's counted as the share of the backbone's operations that it takes here."""
+    return float(row["backbone_evaluations"] + 0.15 * row["head_evaluations"])
+
+
+def timed(models: list[str], rows: list[Row], bar: float, repeats: int = 9) -> list[Row]:
+    """Milliseconds an image of the cheapest settings that come within 1% of the best, in turns, medians."""
+    found = {model: row for model in models if (row := cheapest(rows, model, bar)) is not None}
+    pipelines = {model: load_model(model)[0] for model in found}
+    prompts = ShapePictures(VALIDATION_SEED, 64)
+    seconds: dict[str, list[float]] = {model: [] for model in found}
+    for _ in range(repeats):
+        for model, row in found.items():
+            drawn = pipelines[model].generate(
+                prompts.captions, range(64),
+                steps=row["steps"], solver=tm.Euler(row["head_steps"]), guidance=row["guidance"],
+            )  # fmt: skip
+            seconds[model].append(drawn.seconds)
+    return [
+        {
+            **{key: row[key] for key in SHOWN},
+            "milliseconds_an_image": round(1e3 * statistics.median(seconds[m]) / 64, 2),
+        }
+        for m, row in found.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", help="the first sets the mark")
+    parser.add_argument("--only", help="measure one setting, such as 16x4, of each model with a head")
+    parser.add_argument("--prompts", type=int, default=1000)
+    parser.add_argument("--validation", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("docs/results/learning.json"))
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    result = json.loads(args.out.read_text()) if args.out.exists() else {"rows": []}
+    rows: list[Row] = result["rows"]
+    done = {(row["model"], row["steps"], row["head_steps"]) for row in rows}
+    for model in args.models:
+        for steps, head in settings_of(load_model(model)[0]):
+            wanted = args.only in (None, f"{steps}x{head}")
+            if wanted and (Path(model).name, steps, head) not in done:
+                rows.append(measure(model, steps, head, args.prompts, args.validation))
+                print(
+                    {k: rows[-1][k] for k in ("model", "steps", "head_steps", "guidance", "captions_satisfied")},
+                    flush=True,
+                )
+                args.out.write_text(json.dumps(result, indent=1) + "\n")
+    best = max(row["captions_satisfied"] for row in rows if row["model"] == Path(args.models[0]).name)
+    result |= {"best": best, "within_1_percent": timed(args.models, rows, 0.99 * best)}
+    print(json.dumps(result["within_1_percent"], indent=2))
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

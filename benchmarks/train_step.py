@@ -1,0 +1,106 @@
+"""What a training step costs beyond its networks, and how much of the machine it uses.
+
+    python benchmarks/train_step.py [--threads 2] [--out docs/results/train_step.json]
+
+Times whole steps (order, captions, words, networks, average of the weights, log) in turns with the bare ones: forward,
+backward, clipping and AdamW on a batch that was made before. The bar is 5% of a step. The share of the machine is what
+PyTorch counts of floating point operations over the rate of a large float32 matrix product, measured in the same turns.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import tmatch as tm
+from tmatch.data import Codec, InMemory, ShapePictures
+from tmatch.data.shapes import VOCABULARY
+from tmatch.recipes import RECIPES, GeneratorRecipe
+from tmatch.train import Captioned, GeneratorTask, Trainer
+
+SIDE = 1024  # of the matrices
+
+
+def task_of(recipe: GeneratorRecipe) -> GeneratorTask:
+    """The recipe's networks on noise in the place of latents, which take no time to make."""
+    captions = ShapePictures(1, 4000).captions
+    x = tm.Noise(range(4000)).normal(4, 4, 16)
+    pipeline = recipe.build(Codec(tm.Patchify()), (4, 4, 16), VOCABULARY)
+    return GeneratorTask(pipeline.model, pipeline.encoder, Captioned(InMemory(x), captions), drop=recipe.drop)
+
+
+def bare_step(trainer: Trainer) -> Callable[[], None]:
+    """Forward, backward and AdamW, on one batch made here."""
+    task, size = trainer.task, trainer.config.batch
+    x, captions = task.data.x[:size], task.training_set.captions[:size]
+    ids, mask = task.encoder.tokenise(captions)
+
+    def step() -> None:
+        task.model.loss(x, tm.Noise.derive(0, 0, size), task.encoder.encode(ids, mask)).mean().backward()
+        nn.utils.clip_grad_norm_(task.parameters(), trainer.config.clip)
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+
+    return step
+
+
+def seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def measure(recipe: GeneratorRecipe, repeats: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(task_of(recipe), recipe.train, Path(folder))
+        bare = bare_step(trainer)
+        a, b = tm.Noise(range(2)).normal(SIDE, SIDE)
+        with FlopCounterMode(display=False) as counter:
+            bare()
+        steps = iter(range(1, 10_000))
+
+        def whole() -> None:
+            trainer.monitor.loss(next(steps), trainer.update(), 0.0)
+
+        for action in (whole, bare):
+            action()
+        turns = [(seconds(whole), seconds(bare), seconds(lambda: a @ b)) for _ in range(repeats)]
+    total, networks, product = (statistics.median(column) for column in zip(*turns, strict=True))
+    ratio = statistics.median(whole / bare for whole, bare, _ in turns)
+    rate = counter.get_total_flops() / total
+    return {
+        "seconds_a_step": round(total, 4),
+        "images_a_second": round(recipe.train.batch / total, 1),
+        "beyond_the_networks": round(1 - 1 / ratio, 4),
+        "gflops_a_step": round(counter.get_total_flops() / 1e9, 2),
+        "gflops_a_second": round(rate / 1e9, 1),
+        "matmul_gflops_a_second": round(2 * SIDE**3 / product / 1e9, 1),
+        "share_of_matmul": round(rate / (2 * SIDE**3 / product), 3),
+        "networks_seconds": round(networks, 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipes", nargs="+", default=["shapes-fm", "shapes-dtm", "shapes-dtm-mean"])
+    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="also write the result there")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    results = {name: measure(RECIPES[name](), args.repeats) for name in args.recipes}
+    text = json.dumps({"threads": args.threads, "batch": RECIPES[args.recipes[0]]().train.batch, **results}, indent=2)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
