@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 .PHONY: demo test check tree install clean
 
 demo: .venv/installed
-	$(BIN)/python examples/quickstart.py --out out/quickstart.png
+	$(BIN)/python examples/text_to_image.py --out out/demo.png
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -14,8 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-COMMAND = [sys.executable, "-c", "from tmatch.app.cli import main; main()", "train", "shapes-autoencoder"]
-SIZES = {"width": 16, "data.images": 64, "held-out": 2, "train.batch": 8, "train.checkpoint-every": 1}
+COMMAND = [sys.executable, "-c", "from tmatch.app.cli import main; main()", "train", "shapes-dtm-mean"]
+SIZES = {
+    "backbone.width": 64, "backbone.depth": 2, "head.width": 64, "text.width": 64, "data.images": 64, "held-out": 2,
+    "validation-images": 4, "train.batch": 8, "train.validate-every": 3, "train.preview-every": 10,
+    "train.checkpoint-every": 1,
+}  # fmt: skip
 SMALL = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
 
 

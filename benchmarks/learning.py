@@ -24,7 +24,7 @@ from tmatch.recipes.settings import HELD_OUT_SEED, VALIDATION_SEED
 GUIDANCE = (1.0, 1.5, 2.0, 3.0)
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # of models without a head
 GRID = [(steps, head) for steps in (1, 2, 4, 8, 16, 32) for head in (1, 2, 4, 8, 16)]
-SHOWN = ("model", "steps", "head_steps", "guidance", "captions_satisfied")
+SHOWN = ("model", "steps", "head_steps", "guidance", "captions_satisfied", "head_evaluations")
 Row = dict[str, Any]
 
 
@@ -80,14 +80,52 @@ def timed(models: list[str], rows: list[Row], bar: float, repeats: int = 9) -> l
     ]
 
 
+def cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    low, high = row["interval_95"]
+    return f"**{row['captions_satisfied']:.3f}** ({low:.3f}-{high:.3f}), w = {row['guidance']:g}"
+
+
+def table(model: str, rows: list[Row]) -> list[str]:
+    """The settings of one model: steps down, head steps across."""
+    found = {(row["steps"], row["head_steps"]): row for row in rows if row["model"] == model}
+    heads = sorted({head for _, head in found})
+    titles = ["captions satisfied"] if heads == [1] else [f"{head} head steps" for head in heads]
+    lines = [f"| steps | {' | '.join(titles)} |", f"|---|{'---|' * len(heads)}"]
+    for steps in sorted({steps for steps, _ in found}):
+        lines.append(f"| {steps} | {' | '.join(cell(found.get((steps, head))) for head in heads)} |")
+    return lines
+
+
+def report(result: dict[str, Any]) -> str:
+    """The tables, as docs/learning.md."""
+    rows = result["rows"]
+    lines = ["# Captions satisfied, by steps", "", "Written by `python benchmarks/learning.py`; do not edit.", ""]
+    lines += [
+        f"{rows[0]['prompts']:,} held-out captions of `shapes`, 95% intervals; guidance w chosen for each setting on"
+    ]
+    lines += ["a validation split. Evaluations of the backbone: one a step; of the head: head steps a step.", ""]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        lines += [f"## {model}", "", *table(model, rows), ""]
+    lines += [f"## Within 1% of the best of {rows[0]['model']} ({result['best']:.3f})", ""]
+    lines += ["| model | steps | head steps | captions satisfied | ms an image |", "|---|---|---|---|---|"]
+    for row in result["within_1_percent"]:
+        head = row["head_steps"] if row["head_evaluations"] else ""
+        shown = (row["model"], row["steps"], head, f"{row['captions_satisfied']:.3f}", row["milliseconds_an_image"])
+        lines.append(f"| {' | '.join(map(str, shown))} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help="the first sets the mark")
-    parser.add_argument("--only", help="measure one setting, such as 16x4, of each model with a head")
+    parser.add_argument("--only", nargs="+", help="settings to measure, such as 16x1 (a model without a head) 16x4")
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--validation", type=int, default=200)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/results/learning.json"))
+    parser.add_argument("--report", type=Path, default=Path("docs/learning.md"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     result = json.loads(args.out.read_text()) if args.out.exists() else {"rows": []}
@@ -95,7 +133,7 @@ def main() -> None:
     done = {(row["model"], row["steps"], row["head_steps"]) for row in rows}
     for model in args.models:
         for steps, head in settings_of(load_model(model)[0]):
-            wanted = args.only in (None, f"{steps}x{head}")
+            wanted = args.only is None or f"{steps}x{head}" in args.only
             if wanted and (Path(model).name, steps, head) not in done:
                 rows.append(measure(model, steps, head, args.prompts, args.validation))
                 print(
@@ -107,6 +145,7 @@ def main() -> None:
     result |= {"best": best, "within_1_percent": timed(args.models, rows, 0.99 * best)}
     print(json.dumps(result["within_1_percent"], indent=2))
     args.out.write_text(json.dumps(result, indent=1) + "\n")
+    args.report.write_text(report(result))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the documents say is so."""
 
 import ast
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -98,6 +99,31 @@ def test_the_readme_quotes_the_kills() -> None:
 def test_the_readme_quotes_the_measured_autoencoder() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "shapes_autoencoder.json").read_text())
     assert f"| {measured['captions_satisfied']:.1%} of 1,000 |" in README
+
+
+LEARNING = ROOT / "docs" / "results" / "learning.json"
+
+
+def test_the_learning_tables_are_what_was_measured() -> None:
+    """docs/learning.md is made from the results, and the README quotes them."""
+    spec = importlib.util.spec_from_file_location("learning", ROOT / "benchmarks" / "learning.py")
+    assert spec is not None
+    assert spec.loader is not None
+    learning = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(learning)
+    result = json.loads(LEARNING.read_text())
+    assert (ROOT / "docs" / "learning.md").read_text() == learning.report(result)
+    for row in result["rows"]:
+        if (row["model"], row["steps"], row["head_steps"]) in {("shapes-dtm-mean", 16, 4), ("shapes-fm", 16, 1)}:
+            low, high = row["interval_95"]
+            assert f"{row['captions_satisfied']:.3f} ({low:.3f} to {high:.3f})" in README
+
+
+def test_the_readme_quotes_the_cost_of_a_training_step() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "train_step.json").read_text())["shapes-dtm-mean"]
+    speed = f"{measured['images_a_second']:.0f} images/s, {measured['share_of_matmul']:.0%} of a matrix product's rate"
+    assert f"| {measured['beyond_the_networks']:.1%} of a step; {speed} |" in README
+    assert measured["beyond_the_networks"] <= 0.05
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize(
     ("command", "picture"),
     [
+        (["text_to_image.py"], True),
         (["quickstart.py", "--iterations", "3", "--samples", "20"], True),
         (["per_token_limit.py", "--iterations", "3", "--samples", "20"], True),
         (["own_network.py", "--iterations", "3"], False),

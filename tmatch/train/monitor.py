@@ -68,6 +68,8 @@ class Monitor:
 
     def cut(self, step: int) -> None:
         """Begin, or go on, after a step: what was written beyond it will be written again."""
+        for draft in (self.out / "previews").glob(".*.writing"):
+            draft.unlink()
         self.losses.cut(step)
         self.validations.cut(step)
         if self.tensorboard and self.board is None:
