@@ -83,6 +83,17 @@ def test_train_goes_on_and_keeps_its_configuration(model: Path) -> None:
     assert json.loads((model / "model.json").read_text())["recipe"]["backbone"]["width"] == 16
 
 
+def test_no_command_is_a_call_for_help() -> None:
+    assert "generate" in run().stdout
+
+
+def test_what_is_in_a_folder_is_not_written_over(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "metadata.jsonl").write_text("mine")
+    assert_refused(run("generate", "a circle", "--model", str(model), "--out", "mine", cwd=tmp_path), "is not empty")
+    assert (tmp_path / "mine" / "metadata.jsonl").read_text() == "mine"
+
+
 def test_a_yaml_file_overrides_the_recipe_and_options_override_the_file(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("train: {steps: 2, batch: 4}\nwidth: 8\ndata:\n  images: 30\nheld_out: 2\n")
     out = tmp_path / "run"
@@ -101,6 +112,8 @@ def test_a_yaml_file_overrides_the_recipe_and_options_override_the_file(tmp_path
         ("widht: 2", "did you mean 'width'?"),
         ("width: wide", "width: Input should be a valid integer"),
         ("train: 3", "train: Input should be"),
+        ("train: {steps: true}", "train.steps: Input should be a valid integer, got True"),
+        ("train: {seed: 2001-01-01}", "no setting"),
         ("[1, 2]", "holds no settings"),
         ("a: [", "is not YAML"),
     ],
@@ -125,7 +138,9 @@ def test_bad_yaml_is_refused(text: str, words: str, tmp_path: Path) -> None:
         (["train", "shapes-dtm"], ["--out"]),
         (["train", "shapes-dtm", "--out", "x", "--config", "none.yaml"], ["no file none.yaml"]),
         (["train", "folder-dtm", "--out", "x", "--data.folder", "nowhere"], ["nowhere has no metadata.jsonl"]),
+        (["train", "shapes-dtm", "--out", "x", *SMALL, "--train.steps", "2", "--train.accumulate", "3"], ["3 parts"]),
         (["varants"], ["variants"]),
+        (["generate", "a circle", "--out", "x.jpg"], ["written as PNG; call it x.png"]),
         (["generate"], ["Give a prompt"]),
         (["generate", ""], ["A prompt is empty"]),
         (["generate", "a circle", "--model", "nowhere"], ["no model 'nowhere'"]),
@@ -217,15 +232,17 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert (tmp_path / f"step-{last:08d}" / "record.json").exists(), "the last step is in the checkpoint"
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [200, 8192])
+def test_a_full_disk_loses_nothing(limit: int, tmp_path: Path) -> None:
     """Files that may not grow stand for a disk that is full; what was saved before stays."""
     first = run("train", "shapes-dtm", "--out", str(tmp_path), *SMALL, "--train.steps", "2")
     assert first.returncode == 0, first.stderr
     done = subprocess.run(
         [*CODE, "train", "shapes-dtm", "--out", str(tmp_path), *SMALL, "--train.steps", "4"],
         capture_output=True, text=True, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )  # fmt: skip
+    assert json.loads((tmp_path / "model.json").read_text())["shape"] == [4, 4, 16]
     assert_refused(Done(done.returncode, "", done.stderr), "could not be written", "the same command goes on")
     assert run("train", "shapes-dtm", "--out", str(tmp_path), *SMALL, "--train.steps", "4").returncode == 0
 

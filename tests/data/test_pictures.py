@@ -48,6 +48,23 @@ def test_a_folder_is_cut_to_squares_and_split(tmp_path: Path) -> None:
     assert batches[0][7, :, 3, 3].tolist() == pytest.approx([7 / 255, 14 / 255, 248 / 255])
 
 
+def test_a_small_folder_holds_one_out(tmp_path: Path) -> None:
+    data, held_out = (FolderPictures(folder_of(tmp_path, 3), 16, held_out=held) for held in (False, True))
+    assert (len(data), len(held_out)) == (2, 1)
+
+
+def test_pictures_are_seen_as_people_see_them(tmp_path: Path) -> None:
+    """Turned as their camera says, and transparent parts on white."""
+    turned = Image.new("RGB", (8, 8), "black")
+    turned.paste("red", (0, 0, 8, 4))
+    exif = turned.getexif()
+    exif[0x0112] = 3  # upside down
+    turned.save(tmp_path / "turned.png", exif=exif)
+    assert load_picture(tmp_path / "turned.png", 8)[0, :, 0].tolist() == [0.0] * 4 + [1.0] * 4
+    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert load_picture(tmp_path / "clear.png", 8).min() == 1
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -57,7 +74,9 @@ def test_a_folder_is_cut_to_squares_and_split(tmp_path: Path) -> None:
         ("not json", "line 1 is not JSON"),
         ("[]", "line 1 has no 'file_name'"),
         ("\n", "lists no pictures"),
-        ('{"file_name": "none.png", "text": "a"}', "none.png is not there"),
+        ('{"file_name": "none.png", "text": "a"}\n{"file_name": "0.png", "text": "a"}', "none.png is not there"),
+        ('{"file_name": "../x.png", "text": "a"}\n{"file_name": "0.png", "text": "a"}', "outside of that folder"),
+        ('{"file_name": "0.png", "text": "a"}', "lists one picture"),
     ],
 )
 def test_bad_caption_files_are_refused(text: str, words: str, tmp_path: Path) -> None:

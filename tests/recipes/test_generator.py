@@ -80,6 +80,28 @@ def test_your_own_pictures_with_your_own_autoencoder(tmp_path: Path) -> None:
     assert pipeline.generate(["picture number 2"], [0]).images.shape == (1, 3, 16, 16)
     with pytest.raises(ValueError, match="has no autoencoder"):
         recipe.run(tmp_path / "other")
+    before = (tmp_path / "run" / "autoencoder" / "autoencoder.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="a run with another autoencoder"):
+        recipe.model_copy(update={"autoencoder": str(tmp_path / "another")}).run(tmp_path / "run")
+    assert (tmp_path / "run" / "autoencoder" / "autoencoder.safetensors").read_bytes() == before
+    export(str(tmp_path / "run"), tmp_path / "exported")
+    assert load_model(str(tmp_path / "exported"))[0].shape == (2, 2, 16)
+
+
+def test_a_longer_run_replaces_what_it_left(tmp_path: Path) -> None:
+    small().run(tmp_path)
+    longer = small().model_copy(update={"train": TRAIN.model_copy(update={"steps": 8, "checkpoint_every": 7})})
+    assert longer.run(tmp_path) is not None
+    newest = load_file(tmp_path / "step-00000008" / "ema.safetensors")
+    assert all(torch.equal(x, newest[name]) for name, x in load_file(tmp_path / "model.safetensors").items())
+
+
+def test_loading_leaves_the_callers_generator_alone(tmp_path: Path) -> None:
+    small().run(tmp_path)
+    torch.manual_seed(3)
+    expected = torch.get_rng_state()
+    load_model(str(tmp_path))
+    assert torch.equal(torch.get_rng_state(), expected)
 
 
 def test_damaged_and_foreign_models_are_refused(tmp_path: Path) -> None:
@@ -95,9 +117,10 @@ def test_damaged_and_foreign_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(json.dumps(about))
     with pytest.raises(ValueError, match="of another architecture"):
         load_model(str(tmp_path))
-    (tmp_path / "model.json").write_text("{}")
-    with pytest.raises(ValueError, match="does not describe a model"):
-        load_model(str(tmp_path))
+    for foreign in ("{}", "[]", "3", '{"shape": 5}', "not json", json.dumps({**about, "shape": [1]})):
+        (tmp_path / "model.json").write_text(foreign)
+        with pytest.raises(ValueError, match="does not describe a model"):
+            load_model(str(tmp_path))
     with pytest.raises(ValueError, match="There is no model 'shapes-dtm-maen'"):
         load_model("shapes-dtm-maen")
     (tmp_path / "empty").mkdir()

@@ -8,7 +8,8 @@ import torch
 from laws import SHAPE, awake, condition, small_dit
 
 import tmatch as tm
-from tmatch.train import TrainConfig, Trainer
+from tmatch.times import Moment
+from tmatch.train import GeneratorTask, TrainConfig, Trainer
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_run import task, trainer
@@ -48,6 +49,29 @@ def test_validation_is_at_fixed_times_and_a_resumed_run_tells_the_same(tmp_path:
     assert lines[-1]["ema"]["mean"] < lines[0]["ema"]["mean"]
 
 
+def test_validation_measures_at_the_time_it_names() -> None:
+    held = task()
+    awake(held)  # at first every prediction is zero, whatever the time
+    assert held.validation_set is not None
+    x, captions = held.validation_set.data.x, held.validation_set.captions
+    with torch.no_grad():
+        noise = tm.Noise.derive(held.validation_set.data.seed, 0, len(x))
+        by_hand = held.model.loss(x, noise, held.encoder(captions), Moment(0.5, 0.5)).mean().item()
+    assert held.validate()["t=0.5"] == pytest.approx(by_hand)
+    assert held.validate()["t=0.1"] != pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(("drop", "share"), [(0.0, 0.0), (0.3, 0.3), (1.0, 1.0)])
+def test_captions_are_dropped_as_often_as_asked(drop: float, share: float) -> None:
+    whole = task()
+    some = GeneratorTask(whole.model, whole.encoder, whole.training_set, drop=drop)
+    seen: list[str] = []
+    some.encoder.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[0]))
+    with torch.no_grad():
+        some.loss(0, 2000, 0, 1)
+    assert seen.count("") / len(seen) == pytest.approx(share, abs=0.05 if 0 < share < 1 else 0)
+
+
 def test_validation_of_a_grid_is_at_its_own_times() -> None:
     assert tm.Grid.uniform(4).near(0.6) == tm.Grid.uniform(4).near(0.5)
     t, t_next = tm.Grid.uniform(4).near(0.9).sample(tm.Noise(range(3)))
@@ -62,10 +86,13 @@ def test_gradient_checkpointing_keeps_the_gradients() -> None:
     plain = awake(small_dit())
     saving = tm.DiT(SHAPE[-1], 24, 2, 2, condition_width=8, checkpointing=True)
     saving.load_state_dict(plain.state_dict())
-    grads = []
+    grads, calls = [], []
     for backbone in (plain, saving):
+        calls.append(0)
+        backbone.blocks[0].mlp.register_forward_hook(lambda *_: calls.append(calls.pop() + 1))
         h = backbone(tm.Noise(range(3)).normal(*SHAPE), torch.tensor([0.1, 0.5, 0.9]), condition(3))
         grads.append(torch.autograd.grad(h.square().sum(), list(backbone.parameters())))
+    assert calls == [1, 2], "the block is computed again for its gradient"
     for a, b in zip(*grads, strict=True):
         assert torch.equal(a, b)
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,66 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
             TrainConfig(**{"steps": 5, **wrong})
     with pytest.raises(ValueError, match="batch of 8 does not divide into 3 parts"):
         trainer(tmp_path, accumulate=3)
+
+
+def test_the_average_is_the_average(tmp_path: Path) -> None:
+    run = trainer(tmp_path, ema=0.9)
+    expected = [p.clone() for p in run.ema.parameters()]
+    for step in range(12):
+        run.update()
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = [decay * e + (1 - decay) * p.detach() for e, p in zip(expected, run.task.parameters(), strict=True)]
+    for average, by_hand in zip(run.ema.parameters(), expected, strict=True):
+        torch.testing.assert_close(average, by_hand)
+
+
+def test_accumulation_has_the_gradient_of_the_whole_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is clipped, which would hide its scale."""
+    seen: list[list[torch.Tensor]] = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def look(parameters: Iterable[torch.nn.Parameter], norm: float) -> torch.Tensor:
+        kept = list(parameters)
+        seen.append([p.grad.clone() for p in kept if p.grad is not None])
+        return clip(kept, norm)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", look)
+    one, four = trainer(tmp_path / "one").update(), trainer(tmp_path / "four", accumulate=4).update()
+    assert one == pytest.approx(four, rel=1e-5)
+    for a, b in zip(*seen, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+
+
+def test_a_diverged_run_stops_before_it_spoils_anything(tmp_path: Path) -> None:
+    run = trainer(tmp_path, learning_rate=1e30, warmup=0, checkpoint_every=1)
+    with pytest.raises(ValueError, match=r"diverged at step \d+ .*lower train.learning_rate"):
+        run.run()
+    newest = checkpoint.latest(tmp_path)
+    assert newest is None or all(x.isfinite().all() for x in checkpoint.load(newest)[0]["optimizer"].values())
+
+
+def test_folders_that_are_not_ours_stay(tmp_path: Path) -> None:
+    (tmp_path / "step-0-mine").mkdir()
+    (tmp_path / "step-0-mine" / "notes.txt").write_text("mine")
+    trainer(tmp_path).run(until=6)
+    assert (tmp_path / "step-0-mine" / "notes.txt").read_text() == "mine"
+    assert trainer(tmp_path).run(until=8)
+
+
+@pytest.mark.parametrize("name", ["optimizer.safetensors", "model.safetensors", "record.json"])
+def test_a_checkpoint_with_a_part_missing_is_refused(name: str, tmp_path: Path) -> None:
+    trainer(tmp_path).run(until=2)
+    newest = checkpoint.latest(tmp_path)
+    assert newest is not None
+    if name == "record.json":
+        (newest / name).write_text("{}")
+    else:
+        (newest / name).unlink()
+    with pytest.raises(ValueError, match="is damaged"):
+        trainer(tmp_path).resume()
+
+
+def test_a_run_cannot_become_shorter_than_it_is(tmp_path: Path) -> None:
+    trainer(tmp_path, steps=4).run()
+    with pytest.raises(ValueError, match="has taken 4 steps already"):
+        trainer(tmp_path, steps=2).run()

@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from rich.console import Console
 from rich.table import Table
 
@@ -51,10 +53,10 @@ def variants(*, json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
 
 def train(arguments: Sequence[str]) -> Callable[..., None]:
     """The command that trains; its options have the defaults of a recipe, or of the `--config` file on top of it."""
-    config = _config(arguments)
     defaults = {name: recipe() for name, recipe in RECIPES.items()}
-    if config is not None:
-        defaults = {name: with_file(d, config) if name in arguments else d for name, d in defaults.items()}
+    config, name = _config(arguments), "".join(arguments[1:2])
+    if config is not None and name in defaults:
+        defaults[name] = with_file(defaults[name], config)
     about = {name: recipe.__doc__ or "" for name, recipe in RECIPES.items()}
     recipes: Any = tyro.extras.subcommand_type_from_defaults(defaults, descriptions=about)
 
@@ -77,8 +79,8 @@ def train(arguments: Sequence[str]) -> Callable[..., None]:
 
 def _config(arguments: Sequence[str]) -> Path | None:
     """The value of `--config`, wherever it stands."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if argument == "--config":
+    for argument, following in pairwise([*arguments, ""]):
+        if argument == "--config" and following and not following.startswith("-"):
             return Path(following)
         if argument.startswith("--config="):
             return Path(argument.removeprefix("--config="))
@@ -92,7 +94,7 @@ def version() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         commands: dict[str, Callable[..., None]] = {
             "generate": generate,
@@ -111,14 +113,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         sys.exit(_sentence(error))
     except KeyboardInterrupt:
-        print("tmatch: interrupted.", file=sys.stderr)
+        print("tmatch: interrupted; nothing saved is lost, and the same command starts again.", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def _reason(error: ErrorDetails) -> str:
+    """What pydantic says of one setting; our own sentences as they are."""
+    own = error.get("ctx", {}).get("error")
+    return str(own) if own else f"{error['msg']}, got {error['input']!r}"
 
 
 def _sentence(error: Exception) -> int:
     """Say what is wrong; the exit code of a command that was called wrongly."""
     text = str(error)
     if isinstance(error, ValidationError):
-        text = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}" for e in error.errors())
+        text = "; ".join(f"{'.'.join(map(str, e['loc']))}: {_reason(e)}" for e in error.errors())
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename} cannot be used: {error.strerror}; give another place, or make room there."
     print(f"tmatch: {text}", file=sys.stderr)
     return 2

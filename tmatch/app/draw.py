@@ -11,17 +11,17 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tmatch.data import ShapePictures
 from tmatch.data.pictures import grid, save_picture
 from tmatch.eval.captions import captions_satisfied, interval
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.recipes import load_model
 from tmatch.recipes.generator import SamplingSettings
-from tmatch.recipes.settings import HELD_OUT_SEED, VALIDATION_SEED, ShapesData
+from tmatch.recipes.settings import HELD_OUT_SEED, VALIDATION_SEED
 from tmatch.sample import Pictures
 from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
 from tmatch.tensors import Device, place, whole
 from tmatch.text import TextEncoder, WordEncoder
+from tmatch.train import checkpoint
 
 DEFAULT_MODEL = "shapes-dtm-mean"
 SOLVERS: dict[str, Callable[[int], Solver]] = {"euler": Euler, "midpoint": Midpoint, "heun": Heun, "rk4": RK4}
@@ -83,14 +83,14 @@ def generate(
         raise ValueError("Give a prompt to draw, such as: tmatch generate 'a red circle and a blue square'.")
     _require_writable(out)
     pipeline, recipe = load_model(model)
-    _warn(texts, pipeline.encoder)
+    _warn([*texts, negative], pipeline.encoder)
     settings = how.settings(recipe.sampling)
     settings["solver"] = SOLVERS[solver](settings.pop("head_steps"))
     seeds = range(seed, seed + len(each))
     drawn = pipeline.to(place(how.device)).generate(
         each, seeds, **settings, negative=negative, batch_size=batch_size, progress=sys.stderr.isatty()
     )
-    _tell(each, seeds, drawn, isinstance(recipe.data, ShapesData))
+    _tell(each, seeds, drawn, recipe.data.checkable(1) is not None)
     _write(out, each, seeds, drawn)
 
 
@@ -99,7 +99,7 @@ def _lines(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"There is no file {path} to take prompts from.")
     try:
-        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file; write a prompt a line, in UTF-8.") from error
     if not lines:
@@ -109,10 +109,14 @@ def _lines(path: Path) -> list[str]:
 
 def _require_writable(out: Path) -> None:
     """Refuse a place that cannot be written before any work is done."""
+    if out.suffix.lower() in (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"):
+        raise ValueError(f"Pictures are written as PNG; call it {out.with_suffix('.png')}, or give a folder.")
     folder = out.parent if out.suffix.lower() == ".png" else out
     folder.mkdir(parents=True, exist_ok=True)
     if out.suffix.lower() == ".png" and out.is_dir():
         raise ValueError(f"{out} is a folder; give a file name that ends in .png, or a folder without that ending.")
+    if folder == out and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty; give a new folder, so that nothing in it is lost.")
     probe = folder / ".tmatch-writing"
     probe.touch()
     probe.unlink()
@@ -139,7 +143,7 @@ def verdicts(prompts: list[str], drawn: Pictures) -> list[str]:
     said = []
     for prompt, objects in zip(prompts, detect(drawn.images), strict=True):
         try:
-            said.append("as asked" if satisfies(objects, prompt) else "not as asked")
+            said.append("as asked" if satisfies(objects, " ".join(prompt.lower().split())) else "not as asked")
         except ValueError:
             said.append("")
     return said
@@ -163,7 +167,7 @@ def _write(out: Path, prompts: list[str], seeds: range, drawn: Pictures) -> None
         for prompt, seed, image in zip(prompts, seeds, drawn.images, strict=True):
             save_picture(image, out / f"{seed:06d}.png")
             rows.append({"file_name": f"{seed:06d}.png", "text": prompt, "seed": seed})
-        (out / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        checkpoint.write_text(out / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     print(f"wrote {out}")
 
 
@@ -179,18 +183,18 @@ def evaluate(
 
     Args:
         model: one that comes with the package, or the folder of a run.
-        prompts: how many, none of which was trained on.
+        prompts: how many; the pictures that they describe and the noise were not trained on.
         split: the test captions, or those to choose settings by.
         how: how to sample.
         json_output: print JSON instead of a table.
     """
     whole("The number of prompts", prompts)
     pipeline, recipe = load_model(model)
-    if not isinstance(recipe.data, ShapesData):
+    pictures = recipe.data.checkable(prompts, {"test": HELD_OUT_SEED, "validation": VALIDATION_SEED}[split])
+    if pictures is None:
         raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
     pipeline.to(place(how.device))
     settings = how.settings(recipe.sampling)
-    pictures = ShapePictures({"test": HELD_OUT_SEED, "validation": VALIDATION_SEED}[split], prompts)
     measured = captions_satisfied(pipeline, pictures, **settings, progress=sys.stderr.isatty())
     if json_output:
         print(json.dumps({"model": model, "split": split, **settings, **measured.record()}, indent=2))

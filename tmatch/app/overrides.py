@@ -1,5 +1,6 @@
 """Settings from a YAML file, on top of a recipe's."""
 
+import json
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +16,16 @@ def with_file(settings: Settings, path: Path) -> Settings:
     if not path.is_file():
         raise ValueError(f"There is no file {path} to take settings from.")
     try:
-        changes = yaml.safe_load(path.read_text())
+        changes = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from error
     if not isinstance(changes, dict):
         raise ValueError(f"{path} holds no settings; write them as 'key: value', nested as in model.json.")
-    return type(settings).model_validate(merged(settings.model_dump(), changes, str(path)))
+    try:
+        text = json.dumps(merged(settings.model_dump(mode="json"), changes, str(path)))
+    except TypeError as error:  # a date, for one
+        raise ValueError(f"{path} holds a value that is no setting ({error}).") from error
+    return type(settings).model_validate_json(text)
 
 
 def merged(settings: dict[str, Any], changes: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]:

@@ -18,11 +18,17 @@ class FolderPictures(CaptionedPictures):
     def __init__(
         self, folder: Path, size: int, *, held_out: bool = False, fold: int = 20, limit: int | None = None
     ) -> None:
-        chosen = [row for k, row in enumerate(_rows(folder)) if (k % fold == fold - 1) == held_out][:limit]
+        rows = _rows(folder)
+        if len(rows) < 2:
+            raise ValueError(f"{folder} lists one picture; it takes two or more, one of them to hold out.")
+        every = min(fold, len(rows))
+        chosen = [row for k, row in enumerate(rows) if (k % every == every - 1) == held_out][:limit]
         self.files = [folder / row["file_name"] for row in chosen]
         self.captions = [row["text"] for row in chosen]
         self.size = size
         for file in self.files:
+            if folder.resolve() not in file.resolve().parents:
+                raise ValueError(f"{folder / 'metadata.jsonl'} lists {file}, which is outside of that folder.")
             if not file.is_file():
                 raise ValueError(f"{folder / 'metadata.jsonl'} lists {file.name}, and {file} is not there.")
 
@@ -39,7 +45,11 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
             '{"file_name": "cat.png", "text": "a cat"} for each picture.'
         )
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file in UTF-8 ({error}).") from error
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:

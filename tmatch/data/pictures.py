@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 
@@ -42,8 +42,9 @@ def load_picture(path: Path, size: int) -> Tensor:
     """The largest square in the middle of a picture, (3, size, size) in [0, 1]."""
     try:
         with Image.open(path) as file:
-            image = file.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
+            upright = ImageOps.exif_transpose(file).convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright).convert("RGB")
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError) as error:
         raise ValueError(f"{path} cannot be read as a picture ({error}); mend it, or take it out.") from error
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2

@@ -11,9 +11,9 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from tmatch.data import Autoencoder, ShapePictures
+from tmatch.data import Autoencoder
 from tmatch.eval.shapes import check
-from tmatch.recipes.settings import HELD_OUT_SEED, AnyData, Data, ShapesData, Strict
+from tmatch.recipes.settings import AnyData, Data, ShapesData, Strict
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer, checkpoint
 
 WEIGHTS = "autoencoder.safetensors"
@@ -32,38 +32,39 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
 
     def build(self) -> Autoencoder:
         """The network, with weights from the seed."""
-        torch.manual_seed(self.train.seed)
-        return Autoencoder(self.channels, self.width, self.blocks)
+        with torch.random.fork_rng():  # the caller's own generator stays as it is
+            torch.manual_seed(self.train.seed)
+            return Autoencoder(self.channels, self.width, self.blocks)
 
     def run(self, out: Path, progress: bool = False) -> dict[str, float] | None:
         """Train, or go on training; then write the averaged weights and say how well they rebuild new pictures.
 
         The answer is None where the run was interrupted; the same call goes on.
         """
+        self.data.validation(self.held_out)  # so that a data set without one is refused before any work
         images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
         trainer = Trainer(AutoencoderTask(self.build(), images, self.kl, self.train.seed), self.train, out, about=self)
         trainer.resume()
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "recipe.json").write_text(self.model_dump_json(indent=2) + "\n")
+        checkpoint.write_text(out / "recipe.json", self.model_dump_json(indent=2) + "\n")
         if not trainer.run(progress=progress):
             return None
         task = trainer.ema
         assert isinstance(task, AutoencoderTask)
         task.autoencoder.standardise(images)
-        checkpoint.write(out / WEIGHTS, task.autoencoder.state_dict())
+        checkpoint.write_tensors(out / WEIGHTS, task.autoencoder.state_dict())
         result = self.evaluate(task.autoencoder.cpu())
-        (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
 
     @torch.no_grad()
     def evaluate(self, autoencoder: Autoencoder) -> dict[str, float]:
         """Over pictures never trained on: the squared error, and for `shapes` the share that still has its caption."""
-        shapes = isinstance(self.data, ShapesData)
-        pictures = ShapePictures(HELD_OUT_SEED, self.held_out) if shapes else self.data.validation(self.held_out)
+        checkable = self.data.checkable(self.held_out)
+        pictures = checkable or self.data.validation(self.held_out)
         images = torch.cat(list(pictures.batches()))
         rebuilt = torch.cat([autoencoder.decode(autoencoder.encode(part)) for part in images.split(500)])
         error = {"squared_error": (rebuilt - images).square().mean().item()}
-        if not shapes:
+        if checkable is None:
             return error
         return {"captions_satisfied": check(rebuilt, pictures.captions).float().mean().item(), **error}
 
@@ -89,15 +90,18 @@ def shapes_autoencoder() -> AutoencoderRecipe[ShapesData]:
 
 def copy_autoencoder(name: str, out: Path) -> None:
     """Keep the autoencoder that a run uses with it, unless it comes with the package."""
-    if name in ("shapes", "none"):
+    if name in ("shapes", "none") or (out / "autoencoder").is_dir():
         return
-    (out / "autoencoder").mkdir(parents=True, exist_ok=True)
+    draft = out / ".autoencoder.writing"
+    shutil.rmtree(draft, ignore_errors=True)
     for file in ("recipe.json", WEIGHTS):
         if not (Path(name) / file).is_file():
             raise ValueError(
                 f"{name} has no {file}: an autoencoder is 'shapes', 'none', or the folder of a finished run of one."
             )
-        shutil.copyfile(Path(name) / file, out / "autoencoder" / file)
+        draft.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(name) / file, draft / file)
+    draft.rename(out / "autoencoder")
 
 
 def open_autoencoder(name: str, out: Path) -> Autoencoder | None:
@@ -110,5 +114,5 @@ def open_autoencoder(name: str, out: Path) -> Autoencoder | None:
     try:
         recipe = AutoencoderRecipe[Data].model_validate_json((folder / "recipe.json").read_text())
         return load_autoencoder(folder / WEIGHTS, recipe)
-    except (ValidationError, SafetensorError, RuntimeError) as error:
+    except (ValidationError, SafetensorError, RuntimeError, FileNotFoundError) as error:
         raise ValueError(f"The autoencoder in {folder} cannot be read ({str(error).splitlines()[0]}).") from error

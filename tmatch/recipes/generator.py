@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any, Generic
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor
 
 from tmatch.backbone import DiT
-from tmatch.data import Codec, InMemory, ShapePictures
+from tmatch.data import Codec, InMemory
 from tmatch.data.pictures import grid
-from tmatch.data.shapes import VOCABULARY
 from tmatch.eval.captions import captions_satisfied
 from tmatch.patch import Patchify
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
-from tmatch.recipes.settings import HELD_OUT_SEED, AnyData, FolderData, ShapesData, Strict
+from tmatch.recipes.settings import AnyData, Data, Strict
 from tmatch.sample import TextToImage
 from tmatch.solver import Euler
 from tmatch.text import WordEncoder
@@ -83,16 +82,19 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         variant(name)
         return name
 
-    def build(self, codec: Codec, shape: tuple[int, ...], vocabulary: tuple[str, ...]) -> TextToImage:
+    def build(self, codec: Codec, shape: tuple[int, int, int], vocabulary: tuple[str, ...]) -> TextToImage:
         """The networks, with weights from the seed; `shape` is that of a state."""
-        torch.manual_seed(self.train.seed)
-        text, backbone = self.text, self.backbone
-        encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
-        dit = DiT(
-            shape[-1], backbone.width, backbone.depth, backbone.heads, text.width, checkpointing=backbone.checkpointing
-        )
+        text, backbone, channels = self.text, self.backbone, shape[-1]
         head = HeadConfig(self.head.width, self.head.depth, self.head.patch, self.head.draws)
-        return TextToImage(variant(self.variant).build(dit, shape[-1], head), encoder, codec, shape)
+        with torch.random.fork_rng():  # the caller's own generator stays as it is
+            torch.manual_seed(self.train.seed)
+            encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
+            dit = DiT(
+                channels, backbone.width, backbone.depth, backbone.heads, text.width,
+                checkpointing=backbone.checkpointing,
+            )  # fmt: skip
+            model = variant(self.variant).build(dit, channels, head)
+        return TextToImage(model, encoder, codec, shape)
 
     def codec(self, out: Path) -> Codec:
         """Pictures to states, as the run in `out` does it."""
@@ -109,8 +111,7 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         device = self.train.place()
         codec = self.codec(out).to(device)
         states = codec.encode_all(training, device)
-        vocabulary = _vocabulary(training.captions) if isinstance(self.data, FolderData) else VOCABULARY
-        pipeline = self.build(codec, tuple(states.shape[1:]), vocabulary)
+        pipeline = self.build(codec, (*states.shape[1:3], states.shape[3]), self.data.vocabulary(training.captions))
         held_out = Captioned(InMemory(codec.encode_all(validation, device)), validation.captions)
         task = GeneratorTask(
             pipeline.model,
@@ -127,9 +128,12 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         trainer = Trainer(task, self.train, out, about=self, preview=preview)
         trainer.resume()
         describe(self, pipeline, out)
+        if trainer.step < self.train.steps:  # what an earlier, shorter run left is no longer the newest
+            for name in ("model.safetensors", "result.json"):
+                (out / name).unlink(missing_ok=True)
         if not trainer.run(progress=progress):
             return None
-        checkpoint.write(out / "model.safetensors", trainer.ema.state_dict())
+        checkpoint.write_tensors(out / "model.safetensors", trainer.ema.state_dict())
         assert isinstance(trainer.ema, GeneratorTask)
         return self._measure(TextToImage(trainer.ema.model, trainer.ema.encoder, codec, pipeline.shape), out)
 
@@ -144,29 +148,28 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
     def _measure(self, pipeline: TextToImage, out: Path) -> dict[str, Any]:
         """What the finished run has to show, written beside its weights."""
         result: dict[str, Any] = {"weights": "model.safetensors"}
-        if isinstance(self.data, ShapesData):
+        prompts = self.data.checkable(self.held_out)
+        if prompts is not None:
             sampling = self.sampling
             measured = captions_satisfied(
-                pipeline, ShapePictures(HELD_OUT_SEED, self.held_out),
+                pipeline, prompts,
                 steps=sampling.steps, head_steps=sampling.head_steps, guidance=sampling.guidance,
             )  # fmt: skip
             result |= {key: value for key, value in measured.record().items() if key != "seconds"}
-        (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
+
+
+class About(Strict):
+    """What a model is, beside its weights."""
+
+    recipe: GeneratorRecipe[Data]
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    vocabulary: tuple[str, ...]
 
 
 def describe(recipe: GeneratorRecipe[Any], pipeline: TextToImage, out: Path) -> None:
     """Write all that is needed, beside the weights, to build the networks again."""
     assert isinstance(pipeline.encoder, WordEncoder)
-    about = {
-        "recipe": recipe.model_dump(mode="json"),
-        "shape": pipeline.shape,
-        "vocabulary": pipeline.encoder.vocabulary,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "model.json").write_text(json.dumps(about, indent=2) + "\n")
-
-
-def _vocabulary(captions: Sequence[str]) -> tuple[str, ...]:
-    """Every word of the captions."""
-    return tuple(sorted({word for caption in captions for word in caption.lower().split()}))
+    about = About(recipe=recipe, shape=pipeline.shape, vocabulary=pipeline.encoder.vocabulary)
+    checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n")

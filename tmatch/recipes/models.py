@@ -1,6 +1,6 @@
 """Trained models: those that come with the package, and those that runs leave behind."""
 
-import json
+import shutil
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from tmatch.recipes.generator import GeneratorRecipe, describe
+from tmatch.recipes.generator import About, GeneratorRecipe, describe
 from tmatch.recipes.settings import Data
 from tmatch.sample import TextToImage
 from tmatch.train import checkpoint
@@ -27,14 +27,13 @@ def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data]]:
     """
     folder = _folder(name)
     try:
-        about = json.loads((folder / "model.json").read_text())
-        recipe = GeneratorRecipe[Data].model_validate(about["recipe"])
-        shape, vocabulary = tuple(about["shape"]), tuple(about["vocabulary"])
-    except (json.JSONDecodeError, KeyError, ValidationError) as error:
-        reason = str(error).splitlines()[0]
+        about = About.model_validate_json((folder / "model.json").read_bytes())
+    except ValidationError as error:
+        reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
         raise ValueError(f"{folder / 'model.json'} does not describe a model of this version ({reason}).") from error
-    pipeline = recipe.build(recipe.codec(folder), shape, vocabulary)
-    weights = _weights(folder)
+    recipe = about.recipe
+    pipeline = recipe.build(recipe.codec(folder), about.shape, about.vocabulary)
+    weights = weights_of(name)
     try:
         tensors = {name: tensor.float() for name, tensor in load_file(weights).items()}
         networks = torch.nn.ModuleDict({"model": pipeline.model, "encoder": pipeline.encoder})
@@ -51,8 +50,10 @@ def export(name: str, out: Path, dtype: torch.dtype = torch.float16) -> None:
     """Write a model as a folder of its own, in half precision: what the package's weights are."""
     pipeline, recipe = load_model(name)
     describe(recipe, pipeline, out)
+    if (_folder(name) / "autoencoder").is_dir():
+        shutil.copytree(_folder(name) / "autoencoder", out / "autoencoder", dirs_exist_ok=True)
     networks = torch.nn.ModuleDict({"model": pipeline.model, "encoder": pipeline.encoder})
-    checkpoint.write(out / "model.safetensors", {key: x.to(dtype) for key, x in networks.state_dict().items()})
+    checkpoint.write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in networks.state_dict().items()})
 
 
 def _folder(name: str) -> Path:
@@ -68,10 +69,12 @@ def _folder(name: str) -> Path:
     raise ValueError(f"There is no model '{name}'{hint}; give the folder of a run, or one of {', '.join(MODELS)}.")
 
 
-def _weights(folder: Path) -> Path:
+def weights_of(name: str) -> Path:
+    """The file of a model's averaged weights."""
+    folder = _folder(name)
     if (folder / "model.safetensors").is_file():
         return folder / "model.safetensors"
     newest = checkpoint.latest(folder)
-    if newest is None:
+    if newest is None or not (newest / "ema.safetensors").is_file():
         raise ValueError(f"{folder} has no weights yet: its run has not written a checkpoint.")
     return newest / "ema.safetensors"

@@ -1,11 +1,13 @@
 """Settings that recipes share; a key that is not there is an error."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tmatch.data import CaptionedPictures, FolderPictures, ShapePictures
+from tmatch.data.shapes import VOCABULARY
 
 HELD_OUT_SEED = 10_000  # pictures that no recipe trains on, nor chooses anything by
 VALIDATION_SEED = 20_000  # pictures that no recipe trains on, to choose by
@@ -14,7 +16,7 @@ VALIDATION_SEED = 20_000  # pictures that no recipe trains on, to choose by
 class Strict(BaseModel):
     """Typed settings that cannot be changed, nor misspelt."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ShapesData(Strict):
@@ -31,6 +33,14 @@ class ShapesData(Strict):
         """What is not."""
         return ShapePictures(VALIDATION_SEED, count)
 
+    def vocabulary(self, captions: Sequence[str]) -> tuple[str, ...]:
+        """Every word of every caption."""
+        return VOCABULARY
+
+    def checkable(self, count: int, seed: int = HELD_OUT_SEED) -> ShapePictures | None:
+        """Captions of which an exact checker can tell whether a picture satisfies them."""
+        return ShapePictures(seed, count)
+
 
 class FolderData(Strict):
     """Pictures of your own: a folder with a `metadata.jsonl`, cut to squares; one in twenty is held out."""
@@ -45,6 +55,14 @@ class FolderData(Strict):
     def validation(self, count: int) -> CaptionedPictures:
         """What is not; at most `count` of them."""
         return FolderPictures(self.folder, self.size, held_out=True, limit=count)
+
+    def vocabulary(self, captions: Sequence[str]) -> tuple[str, ...]:
+        """Every word of the captions."""
+        return tuple(sorted({word for caption in captions for word in caption.lower().split()}))
+
+    def checkable(self, count: int, seed: int = HELD_OUT_SEED) -> ShapePictures | None:
+        """There is no checker of pictures that we do not know."""
+        return None
 
 
 Data = ShapesData | FolderData

@@ -28,7 +28,7 @@ class Pictures:
 class TextToImage(nn.Module):
     """A text encoder, the model it conditions, and the codec between its states of `shape` and pictures."""
 
-    def __init__(self, model: Model, encoder: TextEncoder, codec: Codec, shape: tuple[int, ...]) -> None:
+    def __init__(self, model: Model, encoder: TextEncoder, codec: Codec, shape: tuple[int, int, int]) -> None:
         super().__init__()
         self.model = model
         self.encoder = encoder

@@ -32,6 +32,8 @@ class WordEncoder(TextEncoder):
         self, vocabulary: Sequence[str], width: int = 128, depth: int = 1, heads: int = 4, longest: int = 16
     ) -> None:
         super().__init__()
+        if width % heads:
+            raise ValueError(f"The width of a text encoder divides by its heads; {width} does not divide by {heads}.")
         if len(set(vocabulary)) != len(vocabulary) or not vocabulary:
             raise ValueError("A vocabulary is a list of different words, at least one.")
         self.vocabulary = tuple(vocabulary)

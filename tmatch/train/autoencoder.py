@@ -14,6 +14,8 @@ class AutoencoderTask(Task):
 
     def __init__(self, autoencoder: Autoencoder, images: Tensor, kl: float = 1e-4, seed: int = 0) -> None:
         super().__init__()
+        if images.shape[-1] % 4 or images.shape[-2] % 4:
+            raise ValueError(f"The sides of pictures divide by 4; got {images.shape[-2]}x{images.shape[-1]}.")
         self.autoencoder = autoencoder
         self.data = InMemory(images, seed=seed)
         self.kl = kl

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +26,33 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def write(path: Path, tensors: dict[str, Tensor]) -> None:
-    """A safetensors file, on the disk when this returns."""
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """A draft to write to, which takes the place of `path` once it is on the disk; until then that stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.writing")
     try:
-        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, path)
-    except SafetensorError as error:  # a full disk, for one
+        yield draft
+        _sync(draft)
+        draft.rename(path)
+    except (OSError, SafetensorError) as error:  # a full disk, for one
         raise OSError(
             f"{path} could not be written ({error}); make room, and the same command goes on from the last checkpoint."
         ) from error
-    _sync(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """A safetensors file, written whole or not at all."""
+    with _whole(path) as draft:
+        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, draft)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, written whole or not at all."""
+    with _whole(path) as draft:
+        draft.write_text(text)
 
 
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:
@@ -44,9 +65,8 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     for name, group in tensors.items():
-        write(draft / f"{name}.safetensors", group)
-    (draft / "record.json").write_text(json.dumps({"step": step, **record}, indent=2) + "\n")
-    _sync(draft / "record.json")
+        write_tensors(draft / f"{name}.safetensors", group)
+    write_text(draft / "record.json", json.dumps({"step": step, **record}, indent=2) + "\n")
     _sync(draft)
     if final.exists():  # the same step, saved again: the one there is as good
         shutil.rmtree(draft)
@@ -59,7 +79,8 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
 
 
 def _all(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"))
+    """The checkpoints of a run, oldest first; what else is called step-something is not ours."""
+    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
 
 
 def latest(folder: Path) -> Path | None:
@@ -68,13 +89,21 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """What `save` wrote."""
+def load(path: Path, groups: Sequence[str] = (), entries: Sequence[str] = ()) -> tuple[Tensors, dict[str, Any]]:
+    """What `save` wrote, with these groups of tensors and these entries of the record in it."""
     if not (path / "record.json").is_file():
         raise ValueError(f"{path} is not a checkpoint: it has no record.json.")
     try:
         record = json.loads((path / "record.json").read_text())
         tensors = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise ValueError(f"The checkpoint {path} is damaged ({error}); go back to another, or start anew.") from error
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ELSE}") from error
+    if not isinstance(record, dict) or not {"step", *entries} <= set(record):
+        raise ValueError(f"The checkpoint {path} is damaged (its record.json is not one); {_ELSE}")
+    missing = set(groups) - set(tensors)
+    if missing:
+        raise ValueError(f"The checkpoint {path} is damaged ({min(missing)}.safetensors is missing); {_ELSE}")
     return tensors, record
+
+
+_ELSE = "remove its folder to go back to the one before, or start anew."

@@ -18,7 +18,11 @@ class Log:
     def read(self) -> list[dict[str, Any]]:
         """Every whole line."""
         lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        try:
+            rows = [json.loads(line) for line in lines if line.endswith("\n")]
+            return [row for row in rows if row["step"] >= 0]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.path} is damaged ({error}); mend it or remove it, and the run goes on.") from error
 
     def append(self, step: int, **values: Any) -> None:  # noqa: ANN401
         """What was seen after this many steps."""

@@ -1,12 +1,13 @@
 """The training loop."""
 
 import copy
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,10 +24,13 @@ Preview = Callable[["Task"], Tensor]
 """Draws a picture (3, height, width) of what a task has learnt."""
 
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
 class TrainConfig(BaseModel):
     """How to descend; every figure has its place here, and no other key is taken."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     steps: int = Field(gt=0)  # of the optimizer
     batch: int = Field(default=128, gt=0)  # samples a step
@@ -35,7 +39,7 @@ class TrainConfig(BaseModel):
     warmup: int = Field(default=100, ge=0)  # steps until it is reached
     cooldown: float = Field(default=0.0, ge=0, le=1)  # share of the steps over which it falls to zero at the end
     weight_decay: float = Field(default=0.0, ge=0)  # of AdamW
-    betas: tuple[float, float] = (0.9, 0.99)  # of AdamW
+    betas: tuple[Share, Share] = (0.9, 0.99)  # of AdamW
     clip: float = Field(default=1.0, gt=0)  # the largest norm of the gradient
     ema: float = Field(default=0.999, ge=0, lt=1)  # decay of the averaged weights
     checkpoint_every: int = Field(default=500, gt=0)  # steps
@@ -45,7 +49,7 @@ class TrainConfig(BaseModel):
     compile: bool = False  # compile the networks first
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products
     device: Device = "auto"  # 'auto' takes the accelerator if there is one
-    seed: int = 0  # of weights, order and noise
+    seed: int = Field(default=0, ge=0, lt=2**31)  # of weights, order and noise
 
     FREE: ClassVar[tuple[str, ...]] = ("checkpoint_every", "validate_every", "preview_every", "tensorboard")
     """What no bit of the weights depends on: a run goes on with other values of these."""
@@ -167,7 +171,12 @@ class Trainer:
                 loss = self.task.loss(self.step, self.config.batch, part, parts) / parts
             loss.backward()
             total += loss.item()
-        nn.utils.clip_grad_norm_(self.task.parameters(), self.config.clip)
+        norm = nn.utils.clip_grad_norm_(self.task.parameters(), self.config.clip)
+        if not math.isfinite(total) or not torch.isfinite(norm):
+            raise ValueError(
+                f"Training diverged at step {self.step} (loss {total}, gradient {norm.item()}); start anew with a "
+                "lower train.learning_rate. The checkpoints are from before."
+            )
         self.optimizer.step()
         self.optimizer.zero_grad()
         fresh = 1 - self.config.ema_decay(self.step)
@@ -192,7 +201,7 @@ class Trainer:
         if newest is None:
             self.monitor.cut(0)
             return
-        groups, record = checkpoint.load(newest)
+        groups, record = checkpoint.load(newest, ("model", "ema", "optimizer"), ("settings",))
         self._require_same(record["settings"], record["step"])
         _load(self.task, groups["model"], newest)
         _load(self.ema, groups["ema"], newest)
@@ -204,6 +213,8 @@ class Trainer:
         self.monitor.cut(self.step)
 
     def _require_same(self, saved: dict[str, Any], step: int) -> None:
+        if step > self.config.steps:
+            raise ValueError(f"{self.out} has taken {step} steps already; ask for as many, or more.")
         then, now = _flat(saved), _flat(self.settings)
         free = {*self.config.FREE}
         steps_then = then.get("train.steps", then.get("steps"))
