@@ -131,7 +131,12 @@ def test_bad_yaml_is_refused(text: str, words: str, tmp_path: Path) -> None:
         (["train", "shapes-autoencodr", "--out", "x"], ["shapes-autoencoder"]),
         (["train", "shapes-dtm", "--out", "x", "--train.step", "5"], ["--train.steps"]),
         (["train", "shapes-dtm", "--out", "x", "--train.steps", "five"], ["five"]),
-        (["train", "shapes-dtm", "--out", "x", "--train.steps", "0"], ["greater than 0"]),
+        (
+            ["train", "shapes-dtm", "--out", "x", "--train.steps", "0"],
+            ["train.steps: ", "greater than 0, got 0"],
+        ),
+        (["train", "shapes-dtm", "--out", "x", "--backbone.width", "0"], ["tmatch: backbone.width: "]),
+        (["train", "shapes-dtm", "--out", "x", "--data.images", "0"], ["tmatch: data.images: "]),
         (["train", "shapes-dtm", "--out", "x", "--variant", "dmt"], ["no variant 'dmt'", "'dtm'"]),
         (["train", "shapes-dtm", "--out", "x", "--autoencoder", "nowhere"], ["nowhere has no recipe.json"]),
         (["train", "shapes-dtm", "--out", "/proc/nowhere/run", *SMALL], ["/proc/nowhere"]),

@@ -3,6 +3,9 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from functools import partial, wraps
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +23,11 @@ from tmatch.recipes import RECIPES
 from tmatch.variants import VARIANTS
 
 INTERRUPTED = 130
+ROOMS = {
+    "TrainConfig": "train.", "BackboneSettings": "backbone.", "HeadSettings": "head.", "TextSettings": "text.",
+    "SamplingSettings": "sampling.", "ShapesData": "data.", "FolderData": "data.",
+}  # fmt: skip
+"""Where the settings of each class stand in a recipe."""
 
 
 def rows() -> list[dict[str, str]]:
@@ -96,25 +104,51 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command."""
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        commands: dict[str, Callable[..., None]] = {
-            "generate": generate,
-            "evaluate": evaluate,
-            "train": train(arguments),
-            "variants": variants,
-            "version": version,
-        }
-        tyro.extras.subcommand_cli_from_dict(
-            commands,
-            args=arguments,
-            prog="tmatch",
-            description="Transition Matching: train, generate, evaluate.",
-            config=(tyro.conf.CascadeSubcommandArgs, tyro.conf.OmitSubcommandPrefixes, tyro.conf.AvoidSubcommands),
-        )
+        _parsed(arguments)()
     except (ValueError, OSError) as error:
         sys.exit(_sentence(error))
     except KeyboardInterrupt:
         print("tmatch: interrupted; nothing saved is lost, and the same command starts again.", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def _parsed(arguments: Sequence[str]) -> Callable[[], None]:
+    """The command that was asked for, with its arguments, ready to run."""
+    commands: dict[str, Callable[..., None]] = {
+        "generate": generate, "evaluate": evaluate, "train": train(arguments), "variants": variants, "version": version
+    }  # fmt: skip
+    said = StringIO()
+    try:
+        with redirect_stderr(said):
+            parsed: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
+                {name: _later(command) for name, command in commands.items()},
+                args=arguments,
+                prog="tmatch",
+                description="Transition Matching: train, generate, evaluate.",
+                config=(tyro.conf.CascadeSubcommandArgs, tyro.conf.OmitSubcommandPrefixes, tyro.conf.AvoidSubcommands),
+            )
+    except SystemExit as exit:
+        reason = exit.__context__ and exit.__context__.__context__
+        if isinstance(reason, ValidationError):  # a setting out of its range: a sentence says it better
+            raise reason from None
+        print(said.getvalue(), end="", file=sys.stderr)
+        raise
+    return parsed
+
+
+def _later(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """A command that can be parsed now and run later."""
+
+    @wraps(command)
+    def bound(*arguments: Any, **options: Any) -> Callable[[], None]:  # noqa: ANN401
+        return partial(command, *arguments, **options)
+
+    return bound
+
+
+def _setting(error: ValidationError, detail: ErrorDetails) -> str:
+    """The name of a setting, as it is written."""
+    return ROOMS.get(error.title, "") + ".".join(map(str, detail["loc"]))
 
 
 def _reason(error: ErrorDetails) -> str:
@@ -127,7 +161,7 @@ def _sentence(error: Exception) -> int:
     """Say what is wrong; the exit code of a command that was called wrongly."""
     text = str(error)
     if isinstance(error, ValidationError):
-        text = "; ".join(f"{'.'.join(map(str, e['loc']))}: {_reason(e)}" for e in error.errors())
+        text = "; ".join(f"{_setting(error, e)}: {_reason(e)}" for e in error.errors())
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename} cannot be used: {error.strerror}; give another place, or make room there."
     print(f"tmatch: {text}", file=sys.stderr)
