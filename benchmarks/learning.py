@@ -24,7 +24,7 @@ from tmatch.recipes import load_model
 from tmatch.recipes.models import weights_of
 from tmatch.recipes.settings import HELD_OUT_SEED, VALIDATION_SEED
 
-GUIDANCE = (1.0, 1.5, 2.0, 3.0)
+GUIDANCE = (1.5, 2.0, 3.0)
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # of models without a head
 GRID = [(steps, head) for steps in (1, 2, 4, 8, 16, 32) for head in (1, 2, 4, 8, 16)]
 SHOWN = ("model", "steps", "head_steps", "guidance", "captions_satisfied", "head_evaluations")
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", help="the first sets the mark")
     parser.add_argument("--only", nargs="+", help="settings to measure, such as 16x1 (a model without a head) 16x4")
     parser.add_argument("--prompts", type=int, default=1000)
-    parser.add_argument("--validation", type=int, default=200)
+    parser.add_argument("--validation", type=int, default=150)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/results/learning.json"))
     parser.add_argument("--report", type=Path, default=Path("docs/learning.md"))

@@ -66,7 +66,7 @@ class Monitor:
 
     def picture(self, step: int, weights: str, picture: Tensor) -> None:
         """What the weights draw, (3, height, width) in [0, 1]."""
-        save_picture(picture, self.out / "previews" / f"step-{step:08d}-{weights}.png")
+        save_picture(picture, self.out / "previews" / f"step-{step:08d}-{weights}.png", scale=4)
         if self.board is not None:
             self.board.add_image(weights, picture, step)
 
