@@ -1,6 +1,6 @@
 """What a training step costs beyond its networks, and how much of the machine it uses.
 
-    python benchmarks/train_step.py [--threads 2] [--out docs/results/train_step.json]
+    python benchmarks/train_step.py [--threads 1] [--out docs/results/train_step.json]
 
 Times whole steps (order, captions, words, networks, average of the weights, log) in turns with the bare ones: forward,
 backward, clipping and AdamW on a batch that was made before. The bar is 5% of a step. The share of the machine is what
@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipes", nargs="+", default=["shapes-fm", "shapes-dtm", "shapes-dtm-mean"])
     parser.add_argument("--repeats", type=int, default=60)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
