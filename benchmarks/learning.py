@@ -117,9 +117,11 @@ def report(result: dict[str, Any]) -> str:
     rows = result["rows"]
     lines = ["# Captions satisfied, by steps", "", "Written by `python benchmarks/learning.py`; do not edit.", ""]
     lines += [
-        f"{rows[0]['prompts']:,} held-out captions of `shapes`, 95% intervals; guidance w chosen for each setting on"
+        f"{rows[0]['prompts']:,} captions of held-out scenes of `shapes`, whose 286 sentences all occur in training;",
+        "95% intervals; guidance w chosen for each setting on a validation split. Evaluations of the backbone: one a",
+        "step; of the head: head steps a step.",
+        "",
     ]
-    lines += ["a validation split. Evaluations of the backbone: one a step; of the head: head steps a step.", ""]
     for model in dict.fromkeys(row["model"] for row in rows):
         lines += [f"## {model}", "", *table(model, rows), ""]
     lines += [f"## Within 1% of the best of {rows[0]['model']} ({result['best']:.3f})", ""]

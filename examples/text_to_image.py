@@ -63,7 +63,7 @@ def main() -> None:
     print("Next, in this environment (source .venv/bin/activate):")
     print("  tmatch generate 'a red circle and a blue square' --images 9 --out circles.png")
     print("  tmatch evaluate --prompts 200                       # how often it draws what it is told")
-    print("  tmatch train shapes-dtm-mean --out runs/mine        # train it yourself; the same command resumes")
+    print("  tmatch train shapes-dtm-mean --out runs/shapes      # train it yourself; the same command resumes")
 
 
 if __name__ == "__main__":

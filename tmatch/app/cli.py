@@ -1,6 +1,7 @@
 """The `tmatch` command."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
@@ -81,6 +82,7 @@ def train(arguments: Sequence[str]) -> Callable[..., None]:
             print("Interrupted and saved; the same command goes on.", file=sys.stderr)
             sys.exit(INTERRUPTED)
         print(json.dumps(result, indent=2))
+        print(f"tmatch: finished; the weights are in {out}", file=sys.stderr)
 
     return train
 
@@ -105,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         _parsed(arguments)()
+    except BrokenPipeError:  # what we print to has closed, as `head` does
+        os._exit(0)  # no other way keeps Python from complaining of it once more
     except (ValueError, OSError) as error:
         sys.exit(_sentence(error))
     except KeyboardInterrupt:

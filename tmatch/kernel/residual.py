@@ -14,7 +14,7 @@ class ResidualFlow(ParallelFlow):
     """Y = m + R, with m = E[Y | X_t] a read-out of h_t learnt by |m - Y|^2, and R ~ p(. | h_t) drawn by flow matching.
 
     The same distributions as `ParallelFlow`; the backbone learns from the regression too, which carries it through the
-    first hours of training. Not in the paper. R is flow matching's error, so it takes no part in the regression.
+    early part of training. Not in the paper. R is flow matching's error, so it takes no part in the regression.
     """
 
     def __init__(

@@ -90,8 +90,8 @@ def shapes_autoencoder() -> AutoencoderRecipe[ShapesData]:
 
 def copy_autoencoder(name: str, out: Path) -> None:
     """Keep the autoencoder that a run uses with it, unless it comes with the package."""
-    if name in ("shapes", "none") or (out / "autoencoder").is_dir():
-        return
+    if name in ("shapes", "none") or checkpoint.latest(out) is not None:
+        return  # a run that has begun keeps the one it began with
     draft = out / ".autoencoder.writing"
     shutil.rmtree(draft, ignore_errors=True)
     for file in ("recipe.json", WEIGHTS):
@@ -101,6 +101,7 @@ def copy_autoencoder(name: str, out: Path) -> None:
             )
         draft.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(name) / file, draft / file)
+    shutil.rmtree(out / "autoencoder", ignore_errors=True)
     draft.rename(out / "autoencoder")
 
 

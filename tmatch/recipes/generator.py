@@ -1,6 +1,7 @@
 """Training a text-to-image generator."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic
@@ -105,6 +106,7 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
 
         The answer is None where the run was interrupted; the same call goes on.
         """
+        print(f"tmatch: preparing the pictures for {out}", file=sys.stderr, flush=True)
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
         copy_autoencoder(self.autoencoder, out)

@@ -213,14 +213,19 @@ class Trainer:
         self.monitor.cut(self.step)
 
     def _require_same(self, saved: dict[str, Any], step: int) -> None:
-        if step > self.config.steps:
-            raise ValueError(f"{self.out} has taken {step} steps already; ask for as many, or more.")
         then, now = _flat(saved), _flat(self.settings)
         free = {*self.config.FREE}
         steps_then = then.get("train.steps", then.get("steps"))
         if all(self.config.rate(k, steps_then) == self.config.rate(k) for k in range(step)):
             free.add("steps")  # the run may become longer or shorter while the steps it took stay the same
         changed = [key for key in now if key.removeprefix("train.") not in free and then.get(key) != now[key]]
+        if changed in (["steps"], ["train.steps"]):
+            raise ValueError(
+                f"{self.out} holds a run with another {changed[0]}, {steps_then}, and its learning rate has begun to "
+                f"fall, so it cannot become a run of {self.config.steps} steps; give a new folder, or the old settings."
+            )
+        if step > self.config.steps and not changed:
+            raise ValueError(f"{self.out} has taken {step} steps already; ask for as many, or more.")
         if changed:
             raise ValueError(
                 f"{self.out} holds a run with another {' and '.join(changed)}; give a new folder, or the old settings."
