@@ -16,7 +16,6 @@ from PIL import Image
 
 import tmatch
 from tmatch.app.cli import main
-from tmatch.recipes import MODELS
 
 CODE = [sys.executable, "-c", "from tmatch.app.cli import main; main()"]
 SETTINGS = {
@@ -261,7 +260,6 @@ def test_a_damaged_and_a_foreign_checkpoint_are_refused(tmp_path: Path) -> None:
     assert_refused(run(*command, "4"), "is damaged")
 
 
-@pytest.mark.skipif(not MODELS, reason="no model is committed yet")
 def test_the_first_command_needs_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [*CODE, "generate", "a red circle"], capture_output=True, text=True, check=False, cwd=tmp_path
