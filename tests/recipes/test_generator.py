@@ -13,7 +13,7 @@ from tmatch.recipes import MODELS, GeneratorRecipe, load_model
 from tmatch.recipes.autoencoder import AutoencoderRecipe
 from tmatch.recipes.generator import BackboneSettings, HeadSettings, SamplingSettings, TextSettings
 from tmatch.recipes.models import export
-from tmatch.recipes.settings import FolderData, ShapesData
+from tmatch.recipes.settings import FolderData, ShapesData, shapes_split
 from tmatch.train import TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
@@ -135,13 +135,21 @@ def test_an_unknown_variant_is_refused() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_committed_models_draw_what_they_are_told(name: str) -> None:
-    from tmatch.data import ShapePictures
     from tmatch.eval.captions import captions_satisfied
-    from tmatch.recipes.settings import HELD_OUT_SEED
 
     pipeline, recipe = load_model(name)
     own = recipe.sampling
-    measured = captions_satisfied(
-        pipeline, ShapePictures(HELD_OUT_SEED, 100), steps=own.steps, head_steps=own.head_steps, guidance=own.guidance
-    )
+    prompts = recipe.data.checkable(100)
+    assert prompts is not None
+    measured = captions_satisfied(pipeline, prompts, steps=own.steps, head_steps=own.head_steps, guidance=own.guidance)
     assert measured.share > 0.7
+
+
+def test_withheld_sentences_are_new_to_the_model_and_made_of_parts_it_knows() -> None:
+    trained = ShapesData(images=4000).training().captions
+    withheld = shapes_split(300, "withheld").captions
+    assert len(set(withheld)) == 36
+    assert not set(withheld) & set(trained)
+    for part in {half for sentence in withheld for half in sentence.split(" and ")}:
+        assert any(part in sentence for sentence in trained), part
+    assert len(set(ShapesData(images=4000, withhold=False).training().captions) & set(withheld)) > 30

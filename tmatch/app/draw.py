@@ -16,7 +16,7 @@ from tmatch.eval.captions import captions_satisfied, interval
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.recipes import load_model
 from tmatch.recipes.generator import SamplingSettings
-from tmatch.recipes.settings import HELD_OUT_SEED, VALIDATION_SEED
+from tmatch.recipes.settings import Split
 from tmatch.sample import Pictures
 from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
 from tmatch.tensors import Device, place, whole
@@ -175,7 +175,7 @@ def evaluate(
     *,
     model: str = DEFAULT_MODEL,
     prompts: int = 1000,
-    split: Literal["test", "validation"] = "test",
+    split: Split = "test",
     how: Flat = How(),
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> None:
@@ -184,13 +184,13 @@ def evaluate(
     Args:
         model: one that comes with the package, or the folder of a run.
         prompts: how many; the pictures that they describe and the noise were not trained on.
-        split: the test captions, or those to choose settings by.
+        split: the test captions, those to choose settings by, or sentences withheld from training.
         how: how to sample.
         json_output: print JSON instead of a table.
     """
     whole("The number of prompts", prompts)
     pipeline, recipe = load_model(model)
-    pictures = recipe.data.checkable(prompts, {"test": HELD_OUT_SEED, "validation": VALIDATION_SEED}[split])
+    pictures = recipe.data.checkable(prompts, split)
     if pictures is None:
         raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
     pipeline.to(place(how.device))

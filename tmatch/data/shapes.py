@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -79,6 +80,16 @@ class Scenes:
     size: Tensor  # (n, OBJECTS)
     skill: Tensor  # (n,)
     captions: list[str]
+
+    @property
+    def withheld(self) -> Tensor:
+        """Whether the caption is one of 36, of the 216 of colour attribution, that training may leave out.
+
+        For two shapes and the first colour there is one second colour; training still has every part of the sentence.
+        """
+        attribution = self.skill == SKILLS.index("colour attribution")
+        second = (self.colour[:, 0] + self.shape[:, 0] + self.shape[:, 1]) % len(COLOURS)
+        return attribution & (self.colour[:, 1] == second)
 
     def render(self) -> Tensor:
         """The pictures, (n, 3, SIZE, SIZE) in [0, 1]."""
@@ -185,16 +196,27 @@ class Shapes:
         return caption(SKILLS[int(skill)], shapes, colours, relation(centre[0], centre[1]))
 
 
-class ShapePictures(CaptionedPictures):
-    """The first `count` pictures of a seed."""
+Sentences = Literal["all", "trained", "withheld"]
 
-    def __init__(self, seed: int, count: int) -> None:
+
+class ShapePictures(CaptionedPictures):
+    """The first `count` pictures of a seed; of those whose sentence is withheld from training, or is not, if asked."""
+
+    def __init__(self, seed: int, count: int, sentences: Sentences = "all") -> None:
         self.shapes = Shapes(seed)
-        self.skill, self.captions = [], []
-        for part in torch.arange(count).split(2000):
-            scenes = self.shapes.scenes(part)
-            self.skill += [SKILLS[k] for k in scenes.skill]
-            self.captions += scenes.captions
+        self.index: list[int] = []
+        self.skill: list[str] = []
+        self.captions: list[str] = []
+        first = 0
+        while len(self.index) < count:
+            drawn = torch.arange(first, first + 2000)
+            first += len(drawn)
+            scenes = self.shapes.scenes(drawn)
+            wanted = (sentences == "all") | (scenes.withheld == (sentences == "withheld"))
+            for k in wanted.nonzero().flatten().tolist()[: count - len(self.index)]:
+                self.index.append(int(drawn[k]))
+                self.skill.append(SKILLS[scenes.skill[k]])
+                self.captions.append(scenes.captions[k])
 
     def load(self, indices: Sequence[int]) -> Tensor:
-        return self.shapes.scenes(indices).render()
+        return self.shapes.scenes([self.index[k] for k in indices]).render()

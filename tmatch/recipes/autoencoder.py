@@ -85,7 +85,7 @@ def committed_autoencoder() -> Autoencoder:
 def shapes_autoencoder() -> AutoencoderRecipe[ShapesData]:
     """The committed autoencoder of `shapes`: 32x32x3 to 8x8x4, about seven minutes on two CPU cores."""
     train = TrainConfig(steps=1500, batch=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema=0.995, seed=1)
-    return AutoencoderRecipe[ShapesData](train=train, data=ShapesData(images=20_000))
+    return AutoencoderRecipe[ShapesData](train=train, data=ShapesData(images=20_000, withhold=False))
 
 
 def copy_autoencoder(name: str, out: Path) -> None:

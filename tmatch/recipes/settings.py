@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,16 @@ from tmatch.data.shapes import VOCABULARY
 
 HELD_OUT_SEED = 10_000  # pictures that no recipe trains on, nor chooses anything by
 VALIDATION_SEED = 20_000  # pictures that no recipe trains on, to choose by
+
+
+Split = Literal["test", "validation", "withheld"]
+
+
+def shapes_split(count: int, split: Split) -> ShapePictures:
+    """Captions to measure a generator by: of held-out scenes, of others to choose by, of sentences not trained on."""
+    if split == "withheld":
+        return ShapePictures(HELD_OUT_SEED, count, "withheld")
+    return ShapePictures({"test": HELD_OUT_SEED, "validation": VALIDATION_SEED}[split], count)
 
 
 class Strict(BaseModel):
@@ -24,10 +34,11 @@ class ShapesData(Strict):
 
     images: int = Field(default=40_000, gt=0)  # how many
     seed: int = Field(default=1, ge=0, lt=HELD_OUT_SEED)  # which ones
+    withhold: bool = True  # leave out 36 sentences, so that some are new to the model
 
     def training(self) -> CaptionedPictures:
         """What is trained on."""
-        return ShapePictures(self.seed, self.images)
+        return ShapePictures(self.seed, self.images, "trained" if self.withhold else "all")
 
     def validation(self, count: int) -> CaptionedPictures:
         """What is not."""
@@ -37,9 +48,9 @@ class ShapesData(Strict):
         """Every word of every caption."""
         return VOCABULARY
 
-    def checkable(self, count: int, seed: int = HELD_OUT_SEED) -> ShapePictures | None:
+    def checkable(self, count: int, split: Split = "test") -> ShapePictures | None:
         """Captions of which an exact checker can tell whether a picture satisfies them."""
-        return ShapePictures(seed, count)
+        return shapes_split(count, split)
 
 
 class FolderData(Strict):
@@ -60,7 +71,7 @@ class FolderData(Strict):
         """Every word of the captions."""
         return tuple(sorted({word for caption in captions for word in caption.lower().split()}))
 
-    def checkable(self, count: int, seed: int = HELD_OUT_SEED) -> ShapePictures | None:
+    def checkable(self, count: int, split: Split = "test") -> ShapePictures | None:
         """There is no checker of pictures that we do not know."""
         return None
 

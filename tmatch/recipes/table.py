@@ -21,17 +21,17 @@ def _shapes_training(steps: int) -> TrainConfig:
 
 def shapes_fm() -> GeneratorRecipe[ShapesData]:
     """Flow matching on the latents of `shapes`."""
-    return GeneratorRecipe[ShapesData](train=_shapes_training(17_500), variant="fm", data=ShapesData())
+    return GeneratorRecipe[ShapesData](train=_shapes_training(30_000), variant="fm", data=ShapesData())
 
 
 def shapes_dtm() -> GeneratorRecipe[ShapesData]:
     """DTM on the latents of `shapes`, as in the paper."""
-    return GeneratorRecipe[ShapesData](train=_shapes_training(14_000), variant="dtm", data=ShapesData())
+    return GeneratorRecipe[ShapesData](train=_shapes_training(24_000), variant="dtm", data=ShapesData())
 
 
 def shapes_dtm_mean() -> GeneratorRecipe[ShapesData]:
     """DTM with a mean read-out beside the head, which learns faster: the model the package comes with."""
-    return GeneratorRecipe[ShapesData](train=_shapes_training(14_000), variant="dtm-mean", data=ShapesData())
+    return GeneratorRecipe[ShapesData](train=_shapes_training(24_000), variant="dtm-mean", data=ShapesData())
 
 
 def folder_autoencoder() -> AutoencoderRecipe[FolderData]:
