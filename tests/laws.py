@@ -1,6 +1,7 @@
 """What several tests hold things against."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,42 @@ SHAPE = (2, 3, 4)  # two rows of three tokens, four channels: not square on purp
 SMALL_HEAD = tm.HeadConfig(width=24, depth=2)
 
 
-def small_dit(condition_width: int | None = 8) -> tm.DiT:
-    return tm.DiT(channels=SHAPE[-1], width=24, depth=2, heads=2, condition_width=condition_width)
+CODES = 11
 
 
-def small_model(name: str, condition_width: int | None = 8, head: tm.HeadConfig = SMALL_HEAD) -> tm.TransitionMatching:
+def small_dit(condition_width: int | None = 8, channels: int = SHAPE[-1], timed: bool = True) -> tm.DiT:
+    return tm.DiT(channels, width=24, depth=2, heads=2, condition_width=condition_width, timed=timed)
+
+
+def small_model(
+    name: str, condition_width: int | None = 8, head: tm.HeadConfig = SMALL_HEAD, backbone: nn.Module | None = None
+) -> tm.Model:
     """A model with no weight at zero, so that nothing is hidden by an initialisation."""
-    return awake(tm.build(name, small_dit(condition_width), SHAPE[-1], head))
+    return awake(fresh_model(name, condition_width, head, backbone))
+
+
+def fresh_model(
+    name: str, condition_width: int | None = 8, head: tm.HeadConfig = SMALL_HEAD, backbone: nn.Module | None = None
+) -> tm.Model:
+    row = tm.VARIANTS[name]
+    if backbone is None:
+        backbone = small_dit(condition_width, 24 if row.codes else SHAPE[-1], row.timed)
+    return tm.build(name, backbone, SHAPE[-1], replace(head, codes=CODES) if row.codes else head)
+
+
+def shape_of(name: str) -> tuple[int, ...]:
+    """A state of the row: codes are one number a token."""
+    return (*SHAPE[:-1], 1) if tm.VARIANTS[name].codes else SHAPE
+
+
+def steps_of(name: str) -> int | None:
+    """Ten steps, or the row's own where it takes no others."""
+    return None if isinstance(tm.VARIANTS[name].parametrization, tm.NextState) else 10
+
+
+def data_of(name: str, batch: int, seed: int = 500) -> Tensor:
+    noise = tm.Noise(range(seed, seed + batch))
+    return (noise.uniform(*shape_of(name)) * CODES).floor() if tm.VARIANTS[name].codes else noise.normal(*SHAPE)
 
 
 def awake(network: nn.Module) -> nn.Module:

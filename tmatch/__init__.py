@@ -5,24 +5,34 @@ import os
 # Waiting OpenMP threads that spin slow a shared machine down 1.4 to 4 times; it counts only before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from tmatch.backbone import MLP, Backbone, DiT
+from tmatch.backbone import MLP, Backbone, DiT, Llama, SequenceBackbone
 from tmatch.condition import Condition
 from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
 from tmatch.head import FlowHead, Head
 from tmatch.itinerary import Itinerary, Restart, Straight
 from tmatch.kernel import (
+    Autoregressive,
+    Categorical,
+    Choice,
+    CosineRatio,
     Decoding,
     Flow,
+    FullHistory,
     GaussianKernel,
     Kernel,
+    Law,
+    Masked,
+    MaskedCodes,
     MeanKernel,
     NoSpread,
     ParallelFlow,
     ResidualFlow,
     Snapshot,
+    TruncatedGaussianRatio,
     UnitDataSpread,
+    Unmasking,
 )
-from tmatch.model import Model, TransitionMatching
+from tmatch.model import FullHistoryMatching, Model, TransitionMatching
 from tmatch.noise import Noise
 from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
 from tmatch.patch import Patchify
@@ -48,12 +58,16 @@ __all__ = [
     "RK4",
     "VARIANTS",
     "Adaptive",
+    "Autoregressive",
     "Backbone",
+    "Categorical",
+    "Choice",
     "ClassifierFreeGuidance",
     "CleanState",
     "Condition",
     "Continuous",
     "Cosine",
+    "CosineRatio",
     "Decoding",
     "DiT",
     "Difference",
@@ -61,6 +75,8 @@ __all__ = [
     "Euler",
     "Flow",
     "FlowHead",
+    "FullHistory",
+    "FullHistoryMatching",
     "GaussianKernel",
     "GaussianProcess",
     "Generation",
@@ -72,9 +88,13 @@ __all__ = [
     "IndependentLinearProcess",
     "Itinerary",
     "Kernel",
+    "Law",
     "Linear",
     "LinearProcess",
+    "Llama",
     "LogitNormal",
+    "Masked",
+    "MaskedCodes",
     "MeanKernel",
     "Midpoint",
     "Model",
@@ -89,13 +109,16 @@ __all__ = [
     "Process",
     "ResidualFlow",
     "Restart",
+    "SequenceBackbone",
     "Snapshot",
     "Solver",
     "Straight",
     "Times",
     "TransitionMatching",
+    "TruncatedGaussianRatio",
     "Uniform",
     "UnitDataSpread",
+    "Unmasking",
     "VariancePreserving",
     "Variant",
     "build",

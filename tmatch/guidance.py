@@ -119,6 +119,7 @@ class ClassifierFreeGuidance(Guidance):
         if condition is None:
             raise ValueError("Guidance pushes towards a condition, and none was given; pass one, or drop the guidance.")
         w = self.weight(progress)
-        branches = [(c, v) for c, v in ((condition, w), (self.null, 1 - w)) if keep_all or v != 0]
+        keep = keep_all and self.scale != 1  # at scale 1 no weight ever differs from 1
+        branches = [(c, v) for c, v in ((condition, w), (self.null, 1 - w)) if keep or v != 0]
         conditions, weights = zip(*branches, strict=True)
         return Branches(conditions, weights)

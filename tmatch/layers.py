@@ -87,6 +87,7 @@ def initialise(network: nn.Module, *zeros: nn.Linear) -> None:
     for layer in network.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     for layer in zeros:
         nn.init.zeros_(layer.weight)

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from tmatch.condition import Condition
 from tmatch.itinerary import Itinerary, Straight
-from tmatch.kernel import Decoding, Kernel, Snapshot
+from tmatch.kernel import Decoding, FullHistory, Kernel, Snapshot
 from tmatch.noise import Noise
-from tmatch.parametrization import Parametrization
+from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
 from tmatch.tensors import State, Time, require_finite, require_shape, whole
-from tmatch.times import Steps, Times
+from tmatch.times import Grid, Steps, Times
 
 
 class Model(nn.Module, ABC):
@@ -126,6 +126,80 @@ class TransitionMatching(Model):
 
     def transitions(self, steps: Steps | None = None) -> int:
         return sum(bool(t_next > t) for t, t_next in self.itinerary.moves(self.grid(steps)))
+
+
+class FullHistoryMatching(Model):
+    """A path X_1, ..., X_T drawn given all that is before, and learnt whole: FHTM.
+
+    There is no Markov chain, so Algorithm 1 has no t to draw: teacher forcing takes every transition of a path at once.
+    """
+
+    kernel: FullHistory
+    times: Grid
+
+    def __init__(
+        self,
+        process: Process,
+        parametrization: Parametrization,
+        kernel: Kernel,
+        times: Times,
+        itinerary: Itinerary = Straight(),
+    ) -> None:
+        super().__init__()
+        if not (isinstance(parametrization, NextState) and isinstance(kernel, FullHistory) and itinerary == Straight()):
+            raise ValueError(
+                "A model of the full history predicts NextState by a FullHistory kernel, going straight on."
+            )
+        parametrization.check(process, times)
+        kernel.check(process, parametrization)
+        assert isinstance(times, Grid), "the parametrization has checked it"
+        self.process = process
+        self.parametrization = parametrization
+        self.kernel = kernel
+        self.times = times
+
+    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None, times: Times | None = None) -> Tensor:
+        """The mean over all transitions; over the one that starts at `times`, if given."""
+        x_T = checked("x_T", x_T, noise, condition)
+        x_0, *path = self.process.path(x_T, self.grid(), noise)  # (X_0, ..., X_T) ~ q(. | X_T)
+        losses = self.kernel.losses(torch.stack(path, dim=1), x_0, condition, noise)
+        if times is None:
+            return losses.mean(1)
+        t = times.sample(noise)[0]
+        which = (t[:, None] - self.grid()[:-1].to(t)).abs().argmin(1, keepdim=True)
+        return losses.take_along_dim(which, dim=1)[:, 0]
+
+    @torch.no_grad()
+    def sample(
+        self,
+        shape: Sequence[int],
+        noise: Noise,
+        condition: Condition | None = None,
+        steps: Steps | None = None,
+        decoding: Decoding = Decoding(),
+        start: State | None = None,
+    ) -> State:
+        """X_1, ..., X_T token by token. There is no state to start from but the first: the rest needs its history."""
+        grid = self.grid(steps)
+        if start is not None:
+            raise ValueError("A model of the full history cannot start from a state: it needs all that came before it.")
+        for side in shape:
+            whole("Each side of the shape", side)
+        x_t = checked("the starting state", self.process.source(shape, noise), noise, condition)  # X_0 ~ p_0
+        decoding.report(Snapshot("start", float(grid[0]), x_t))
+        states = self.kernel.states(x_t, len(grid) - 1, None, condition, noise, decoding)
+        for t, x_t in zip(grid[1:], states, strict=True):  # X_{t+1} ~ p(. | X_0, ..., X_t)
+            decoding.report(Snapshot("transition", float(t), x_t))
+        return x_t
+
+    def grid(self, steps: Steps | None = None) -> Tensor:
+        """The times of the path; no others can be asked for."""
+        grid = self.times.grid(steps)
+        self.parametrization.check_grid(grid, self.times)
+        return grid
+
+    def transitions(self, steps: Steps | None = None) -> int:
+        return len(self.grid(steps)) - 1
 
 
 def checked(name: str, x: State, noise: Noise, condition: Condition | None) -> State:

@@ -9,11 +9,35 @@ from torch import nn
 
 from tmatch.head import FlowHead
 from tmatch.itinerary import Itinerary, Restart, Straight
-from tmatch.kernel import Flow, GaussianKernel, Kernel, MeanKernel, NoSpread, ParallelFlow, ResidualFlow, Spread
+from tmatch.kernel import (
+    Autoregressive,
+    Categorical,
+    CosineRatio,
+    Flow,
+    FullHistory,
+    GaussianKernel,
+    Kernel,
+    Masked,
+    MaskedCodes,
+    MaskingRatio,
+    MeanKernel,
+    NoSpread,
+    ParallelFlow,
+    ResidualFlow,
+    Spread,
+    TruncatedGaussianRatio,
+)
 from tmatch.layers import initialise
-from tmatch.model import Model, TransitionMatching
-from tmatch.parametrization import CleanState, Difference, NoiseState, Parametrization
-from tmatch.process import DiffusionProcess, GaussianProcess, LinearProcess, Process, VariancePreserving
+from tmatch.model import FullHistoryMatching, Model, TransitionMatching
+from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
+from tmatch.process import (
+    DiffusionProcess,
+    GaussianProcess,
+    IndependentLinearProcess,
+    LinearProcess,
+    Process,
+    VariancePreserving,
+)
 from tmatch.times import Continuous, Density, Grid, Times, Uniform
 
 
@@ -26,6 +50,8 @@ class HeadConfig:
     patch: tuple[int, ...] | None = None
     draws: int = 1
     density: Density = Uniform()
+    codes: int | None = None
+    """How many codes the tokenizer has, for the rows that draw codes."""
 
 
 KernelFactory = Callable[[nn.Module, int, HeadConfig], Kernel]
@@ -46,10 +72,31 @@ def _width(backbone: nn.Module) -> int:
     return width
 
 
-def _flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Flow:
+def _flow(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> Flow:
     tokens = prod(head.patch or (1,))
-    network = FlowHead(tokens * channels, tokens * _width(backbone), head.width, head.depth)
+    network = FlowHead(tokens * channels, tokens * _width(backbone), head.width, head.depth, timed)
     return Flow(network, head.draws, head.density)
+
+
+def _token(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> Flow:
+    if head.patch is not None:
+        raise ValueError("Kernels that draw tokens in turn have no head patch; leave it out, or take the dtm row.")
+    return _flow(backbone, channels, head, timed)
+
+
+def _codes(backbone: nn.Module, head: HeadConfig) -> Categorical:
+    if head.codes is None:
+        raise ValueError("This row draws codes: say how many the tokenizer has, HeadConfig(codes=...).")
+    return Categorical(head.codes, _channels(backbone), _width(backbone))
+
+
+def _channels(backbone: nn.Module) -> int:
+    channels = getattr(backbone, "channels", None)
+    if not isinstance(channels, int):
+        raise ValueError(
+            f"{type(backbone).__name__} does not say how wide its tokens are; give it an integer attribute `channels`."
+        )
+    return channels
 
 
 def mean(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
@@ -72,9 +119,41 @@ def residual_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kerne
     return ResidualFlow(backbone, _readout(backbone, channels), _flow(backbone, channels, head), head.patch)
 
 
+def autoregressive(dependent: bool = False) -> KernelFactory:
+    """Token after token by a flow head, given X_t and the tokens before."""
+    return lambda backbone, channels, head: Autoregressive(backbone, _token(backbone, channels, head), dependent)
+
+
+def full_history(dependent: bool = False) -> KernelFactory:
+    """Token after token by a flow head, given every state and token before; no time."""
+    return lambda backbone, channels, head: FullHistory(
+        backbone, _token(backbone, channels, head, timed=False), channels, dependent
+    )
+
+
+def masked(ratio: MaskingRatio) -> KernelFactory:
+    """Some tokens at a time by a flow head, given X_t and the known ones."""
+    return lambda backbone, channels, head: Masked(backbone, _token(backbone, channels, head), channels, ratio)
+
+
+def codes_in_turn(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
+    """Code after code by a softmax."""
+    return FullHistory(backbone, _codes(backbone, head), _channels(backbone))
+
+
+def masked_codes(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
+    """Some codes at a time by a softmax, given the known ones."""
+    return MaskedCodes(backbone, _codes(backbone, head), _channels(backbone), CosineRatio())
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One method. `given` is the paper's B | A in words, `itinerary` the way along the times when sampling."""
+    """One method. `given` is the paper's B | A in words, `itinerary` the way along the times when sampling.
+
+    `attention` says what sees what, `evaluations` how often the backbone is called for an image: T transitions of n
+    tokens, or of K mask iterations. A row that is not `timed` takes a backbone without time, and one of `codes` states
+    of a discrete autoencoder.
+    """
 
     process: Process
     parametrization: Parametrization
@@ -83,6 +162,10 @@ class Variant:
     given: str
     itinerary: Itinerary = Straight()
     model: Callable[[Process, Parametrization, Kernel, Times, Itinerary], Model] = TransitionMatching
+    attention: str = "full"
+    evaluations: str = "T"
+    timed: bool = True
+    codes: bool = False
 
     def build(self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> Model:
         """The model, on any backbone; `channels` is the width of a token."""
@@ -91,6 +174,31 @@ class Variant:
 
 
 _VP = VariancePreserving()
+_INDEPENDENT = IndependentLinearProcess()
+
+
+def _artm(times: Grid, process: Process = _INDEPENDENT, dependent: bool = False) -> Variant:
+    return Variant(
+        process, NextState(), autoregressive(dependent), times,
+        given="token by token by flow matching, given (t, X_t, X_{t+1}^{<i})",
+        attention="full on X_t, causal on X_{t+1}", evaluations="T n",
+    )  # fmt: skip
+
+
+def _fhtm(times: Grid, process: Process = _INDEPENDENT, dependent: bool = False) -> Variant:
+    return Variant(
+        process, NextState(), full_history(dependent), times, model=FullHistoryMatching,
+        given="token by token by flow matching, given (X_0, ..., X_t, X_{t+1}^{<i})",
+        attention="causal", evaluations="T n", timed=False,
+    )  # fmt: skip
+
+
+def _martm(times: Grid, ratio: MaskingRatio) -> Variant:
+    return Variant(
+        _INDEPENDENT, NextState(), masked(ratio), times,
+        given="random sets of tokens by flow matching, given (t, X_t, the known)", evaluations="T K",
+    )  # fmt: skip
+
 
 VARIANTS: dict[str, Variant] = {
     "dtm": Variant(
@@ -124,6 +232,28 @@ VARIANTS: dict[str, Variant] = {
     "x-prediction": Variant(
         DiffusionProcess(_VP), CleanState(), gaussian(NoSpread()), Grid.uniform(1000),
         given="Gaussian, given (t, X_t); the chain adds variance beta-tilde",
+    ),
+    "ar": _artm(Grid.uniform(1)),
+    "artm-2": _artm(Grid.exponential(2)),
+    "artm-3": _artm(Grid.exponential(3)),
+    "artm-3-uniform": _artm(Grid.uniform(3)),
+    "artm-3-dependent": _artm(Grid.exponential(3), LinearProcess(), dependent=True),
+    "fhtm-2": _fhtm(Grid.exponential(2)),
+    "fhtm-3": _fhtm(Grid.exponential(3)),
+    "fhtm-3-uniform": _fhtm(Grid.uniform(3)),
+    "fhtm-3-dependent": _fhtm(Grid.exponential(3), LinearProcess(), dependent=True),
+    "mar": _martm(Grid.uniform(1), TruncatedGaussianRatio()),
+    "mar-fluid": _martm(Grid.uniform(1), CosineRatio()),
+    "martm-2": _martm(Grid.exponential(2), CosineRatio()),
+    "martm-3": _martm(Grid.exponential(3), CosineRatio()),
+    "ar-discrete": Variant(
+        _INDEPENDENT, NextState(), codes_in_turn, Grid.uniform(1), model=FullHistoryMatching,
+        given="code by code, categorical, given the codes before",
+        attention="causal", evaluations="n", timed=False, codes=True,
+    ),
+    "mar-discrete": Variant(
+        _INDEPENDENT, NextState(), masked_codes, Grid.uniform(1),
+        given="random sets of codes, categorical, given the known", evaluations="K", codes=True,
     ),
 }  # fmt: skip
 

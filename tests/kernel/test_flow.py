@@ -14,7 +14,7 @@ def test_an_exact_velocity_gives_the_exact_law() -> None:
     n, mean = 40_000, torch.tensor([0.7, -1.2], dtype=torch.float64)
     flow = tm.Flow(GaussianHead(2, variance=0.3))
     noise = tm.Noise(range(n), dtype=torch.float64)
-    b = flow.sample(mean.expand(n, 1, 2), None, noise, tm.RK4(32), CONDITIONAL)
+    b = flow.sample(mean.expand(n, 1, 2), None, noise, tm.Decoding(tm.RK4(32)), CONDITIONAL)
     assert_moments(b.flatten(1), mean, 0.3 * torch.eye(2).double())
 
 

@@ -4,7 +4,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from tmatch.backbone.cache import Cache
 from tmatch.backbone.dit import DiT
+from tmatch.backbone.llama import Llama
 from tmatch.backbone.mlp import MLP
 from tmatch.condition import Condition
 from tmatch.layers import grid_positions
@@ -20,4 +22,25 @@ class Backbone(Protocol):
         """Read x (batch, *grid, channels) at t (batch,); answer (batch, *grid, width)."""
 
 
-__all__ = ["MLP", "Backbone", "DiT", "grid_positions"]
+class SequenceBackbone(Protocol):
+    """What kernels that draw tokens one after the other need: a backbone of sequences, with a cache."""
+
+    width: int
+
+    def __call__(
+        self,
+        x: State,
+        t: Time | None = None,
+        condition: Condition | None = None,
+        *,
+        positions: Tensor | None = None,
+        prefix: int | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Read tokens at `positions` (tokens, 3); the first `prefix` see each other, the later what is before them."""
+
+    def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> Cache:
+        """A cache with room for `length` tokens; it knows t and the condition."""
+
+
+__all__ = ["MLP", "Backbone", "Cache", "DiT", "Llama", "SequenceBackbone", "grid_positions"]

@@ -1,29 +1,72 @@
 """Attention, through PyTorch's fused kernel."""
 
+import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from tmatch.backbone.cache import Memory
+
+
+def sight(new: int, prefix: int | None, past: int = 0, device: torch.device | None = None) -> Tensor | None:
+    """Who may look at whom, (new, past + new); None where everyone may look at everyone.
+
+    The first `prefix` of the new tokens see each other, the later ones themselves and what is before them, and all see
+    the past. Without a prefix every token sees every other.
+    """
+    if prefix is None or prefix >= new or new == 1:
+        return None
+    among = torch.ones(new, new, dtype=torch.bool, device=device).tril()
+    among[:, :prefix] |= torch.arange(new, device=device)[:, None] < prefix
+    return torch.cat((among.new_ones(new, past), among), dim=1)
+
 
 class SelfAttention(nn.Module):
-    """Attention among the tokens of a sequence; `mask` (tokens, tokens) is True where a row may look."""
+    """Attention among the tokens of a sequence, and to those of the `memory`, which then has the new ones too.
 
-    def __init__(self, width: int, heads: int, qk_norm: bool = False) -> None:
+    `mask` is True where a row may look; `rotation` is what `rotate` turns queries and keys by.
+    """
+
+    def __init__(self, width: int, heads: int, qk_norm: bool = False, bias: bool = True) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = nn.Linear(width, 3 * width, bias)
         self.q_norm = nn.RMSNorm(width // heads) if qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(width // heads) if qk_norm else nn.Identity()
-        self.out = nn.Linear(width, width)
+        self.out = nn.Linear(width, width, bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        memory: Memory | None = None,
+        rotation: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         q, k, v = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.heads)
-        y = scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v, attn_mask=mask)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if rotation is not None:
+            q, k = rotate(q, *rotation), rotate(k, *rotation)
+        if memory is not None:
+            k, v = memory.extend(k, v)
+        y = scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.out(rearrange(y, "b h n d -> b n (h d)"))
 
 
+def angles(positions: Tensor, width: int, longest: float = 10_000.0) -> tuple[Tensor, Tensor]:
+    """The cosines and sines of rotary positions (batch, n): (batch, 1, n, width), float32."""
+    rates = longest ** -(torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+    turns = (positions.float()[..., None] * rates).repeat(1, 1, 2)[:, None]
+    return turns.cos(), turns.sin()
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turn each pair (x_i, x_{i + d/2}) by its angle."""
+    left, right = x.chunk(2, dim=-1)
+    return torch.addcmul(x * cosines, torch.cat((-right, left), dim=-1), sines).to(x.dtype)
+
+
 class CrossAttention(nn.Module):
-    """Attention from tokens to a condition; `mask` (batch, length) is False on padding."""
+    """Attention from tokens to a condition; its keys and values are computed once, by `keys`."""
 
     def __init__(self, width: int, heads: int, qk_norm: bool = False) -> None:
         super().__init__()
@@ -34,8 +77,13 @@ class CrossAttention(nn.Module):
         self.k_norm = nn.RMSNorm(width // heads) if qk_norm else nn.Identity()
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
-        q = rearrange(self.q(x), "b n (h d) -> b h n d", h=self.heads)
+    def keys(self, condition: Tensor) -> tuple[Tensor, Tensor]:
+        """What does not depend on the tokens: keys and values of the condition."""
         k, v = rearrange(self.kv(condition), "b n (two h d) -> two b h n d", two=2, h=self.heads)
-        y = scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v, attn_mask=mask[:, None, None, :])
+        return self.k_norm(k), v
+
+    def forward(self, x: Tensor, keys: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+        """`mask` (batch, length) is False on padding."""
+        q = rearrange(self.q(x), "b n (h d) -> b h n d", h=self.heads)
+        y = scaled_dot_product_attention(self.q_norm(q), *keys, attn_mask=mask[:, None, None, :])
         return self.out(rearrange(y, "b h n d -> b n (h d)"))

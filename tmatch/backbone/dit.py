@@ -1,13 +1,40 @@
 """The diffusion transformer f of the paper."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tmatch.backbone.attention import CrossAttention, SelfAttention
+from tmatch.backbone.attention import CrossAttention, SelfAttention, sight
+from tmatch.backbone.cache import Memory, memories
+from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
 from tmatch.layers import PositionEmbedding, TimeModulation, grid_positions, initialise, modulate, require_time
 from tmatch.tensors import State, Time
+
+
+@dataclass(frozen=True)
+class BlockContext:
+    """What is the same for every token a block reads: the modulation, and the text's keys and values."""
+
+    modulation: tuple[Tensor, ...]  # shift, scale and gate of the attention and of the MLP, each (batch, 1, width)
+    text: tuple[Tensor, Tensor] | None
+    text_mask: Tensor | None
+
+
+@dataclass(frozen=True)
+class DiTContext:
+    """What is the same for every token of a sequence; while decoding, with a memory of those read so far."""
+
+    blocks: list[BlockContext]
+    output: tuple[Tensor, Tensor]  # shift and scale
+    memories: list[Memory] | None = None
+
+    @property
+    def filled(self) -> int:
+        return 0 if self.memories is None else self.memories[0].filled
 
 
 class Block(nn.Module):
@@ -24,13 +51,22 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, elementwise_affine=False)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width))
 
-    def forward(self, x: Tensor, modulation: Tensor, text: Condition | None, mask: Tensor | None) -> Tensor:
-        """Tokens x (batch, tokens, width), modulation (batch, 1, 6 width)."""
-        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (modulation + self.offsets).chunk(6, dim=-1)
-        x = x + gate_1 * self.attention(modulate(self.attention_norm(x), shift_1, scale_1), mask)
+    def prepare(self, modulation: Tensor, text: Condition | None) -> BlockContext:
+        """What does not depend on the tokens, from the shared modulation (batch, 1, 6 width)."""
+        parts = (modulation + self.offsets).chunk(6, dim=-1)
+        if self.cross is None or text is None:
+            return BlockContext(parts, None, None)
+        return BlockContext(parts, self.cross.keys(text.tokens), text.mask)
+
+    def forward(
+        self, x: Tensor, context: BlockContext, mask: Tensor | None = None, memory: Memory | None = None
+    ) -> Tensor:
+        """Tokens x (batch, tokens, width)."""
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = context.modulation
+        x = x + gate_1 * self.attention(modulate(self.attention_norm(x), shift_1, scale_1), mask, memory)
         if self.cross is not None and self.cross_norm is not None:
-            assert text is not None, "the backbone checks that a condition is there"
-            x = x + self.cross(self.cross_norm(x), text.tokens, text.mask)
+            assert context.text is not None and context.text_mask is not None, "the backbone checks that it is there"  # noqa: PT018
+            x = x + self.cross(self.cross_norm(x), context.text, context.text_mask)
         return x + gate_2 * self.mlp(modulate(self.mlp_norm(x), shift_2, scale_2))
 
 
@@ -62,8 +98,8 @@ class DiT(nn.Module):
             raise ValueError(f"The width of a DiT divides by its heads; {width} does not divide by {heads}.")
         self.channels = channels
         self.width = width
+        self.heads = heads
         self.checkpointing = checkpointing
-        self.condition_width = condition_width
         self.x_in = nn.Linear(channels, width)
         self.position = PositionEmbedding(width)
         self.time = TimeModulation(width, 6 + 2) if timed else None  # six parts for the blocks, two for the output
@@ -79,49 +115,50 @@ class DiT(nn.Module):
     def forward(
         self,
         x: State,
-        t: Time | None,
+        t: Time | None = None,
         condition: Condition | None = None,
         *,
         positions: Tensor | None = None,
-        mask: Tensor | None = None,
+        prefix: int | None = None,
+        cache: DiTContext | None = None,
     ) -> Tensor:
         """One vector a token, (batch, *grid, width).
 
-        `positions` (tokens, 3) and `mask` (tokens, tokens) are for sequences put together from several states; without
-        them every token of the grid sees every other.
+        `positions` (tokens, 3) and `prefix` are for sequences put together from several states: the first `prefix`
+        tokens see each other, the later ones what is before them. With a `cache`, which knows t and the condition,
+        x are the tokens that follow those it has.
         """
         if x.shape[-1] != self.channels:
             raise ValueError(f"This backbone reads tokens of {self.channels} channels; got {x.shape[-1]}.")
         grid = x.shape[1:-1]
         if positions is None:
             positions = grid_positions(grid, device=x.device)
-        text = self._read(condition, len(x))
-        for_blocks, for_output = self._modulation(t).tensor_split([6 * self.width], dim=-1)
+        context = self._context(t, condition, len(x)) if cache is None else cache
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions)
-        for block in self.blocks:
+        if context.memories is not None:
+            context.memories[0].require_room(tokens.shape[1])
+        mask = sight(tokens.shape[1], prefix, context.filled, x.device)
+        remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
+        for block, about, memory in zip(self.blocks, context.blocks, remembered, strict=True):
             if self.checkpointing and torch.is_grad_enabled():
-                tokens = checkpoint(block, tokens, for_blocks, text, mask, use_reentrant=False)
+                tokens = checkpoint(block, tokens, about, mask, use_reentrant=False)
             else:
-                tokens = block(tokens, for_blocks, text, mask)
-        h = modulate(self.out_norm(tokens), *for_output.chunk(2, dim=-1))
+                tokens = block(tokens, about, mask, memory)
+        h = modulate(self.out_norm(tokens), *context.output)
         return h.unflatten(1, grid)
 
-    def _modulation(self, t: Time | None) -> Tensor:
-        """(batch, 1, 8 width), from the time alone."""
-        require_time(self.time, t)
-        return self.x_in.weight.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
+    def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> DiTContext:
+        """A cache for decoding: t and the condition are read here, once, and there is room for `length` tokens."""
+        context = self._context(t, condition, batch)
+        width = self.width // self.heads
+        room = memories(len(self.blocks), batch, self.heads, length, width, self.x_in.weight)
+        return DiTContext(context.blocks, context.output, room)
 
-    def _read(self, condition: Condition | None, batch: int) -> Condition | None:
-        if self.condition_in is None:
-            if condition is not None:
-                raise ValueError("This backbone was built without a condition; give DiT a condition_width to use one.")
-            return None
-        if condition is None:
-            raise ValueError("This backbone needs a condition; for unconditional samples pass the null condition.")
-        if condition.tokens.shape[-1] != self.condition_width:
-            raise ValueError(
-                f"This backbone reads conditions {self.condition_width} wide; got {condition.tokens.shape[-1]}: "
-                "was the text encoded by another encoder?"
-            )
-        tokens = condition.tokens.to(self.condition_in.weight.dtype)
-        return Condition(self.condition_in(tokens), condition.mask).repeated(batch)
+    def _context(self, t: Time | None, condition: Condition | None, batch: int) -> DiTContext:
+        text = read_condition(self.condition_in, condition, batch)
+        require_time(self.time, t)
+        shared = self.x_in.weight.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
+        for_blocks, for_output = shared.tensor_split([6 * self.width], dim=-1)
+        shift, scale = for_output.chunk(2, dim=-1)
+        blocks = [block.prepare(for_blocks, text) for block in self.blocks if isinstance(block, Block)]
+        return DiTContext(blocks, (shift, scale))

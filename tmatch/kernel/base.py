@@ -1,5 +1,6 @@
 """The contract: a loss and a sampler of Y given X_t."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from tmatch.noise import Noise
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
 from tmatch.solver import Euler, Solver
-from tmatch.tensors import State, Time
+from tmatch.tensors import State, Time, whole
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,59 @@ class Snapshot:
     estimate: State | None = None
 
 
+def intermediates(tokens: int, parts: int = 4) -> set[int]:
+    """After how many tokens of a transition a partial state is shown: at a quarter, a half, three quarters."""
+    return {round(tokens * k / parts) for k in range(1, parts)} - {0, tokens}
+
+
+@dataclass(frozen=True)
+class Unmasking:
+    """How masked kernels fill a state: in how many iterations (None: a token each), in which order.
+
+    'confidence', for codes, keeps those that were drawn with most confidence, to which noise of a falling `temperature`
+    is added; for continuous tokens it is a random order.
+    """
+
+    iterations: int | None = None
+    order: Literal["random", "raster", "confidence"] = "random"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.iterations is not None:
+            whole("The number of mask iterations", self.iterations)
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"A temperature is a finite number from 0 up; got {self.temperature}.")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a code is drawn: at a temperature (0 takes the likeliest), from the `top_k` likeliest, or from the likeliest
+    that make up `top_p` of the probability.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"A temperature is a finite number from 0 up; got {self.temperature}.")
+        if self.top_k is not None:
+            whole("The number of likeliest codes, top-k,", self.top_k)
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(
+                f"The probability of the likeliest codes, top-p, is above 0 and at most 1; got {self.top_p}."
+            )
+
+
 @dataclass(frozen=True)
 class Decoding:
     """How to draw from a kernel: choices that cost time, not weights. A kernel takes what concerns it."""
 
     solver: Solver = Euler(4)
     guidance: Guidance = NoGuidance()
+    unmasking: Unmasking = Unmasking()
+    choice: Choice = Choice()
     observe: Callable[[Snapshot], None] | None = None
 
     def report(self, moment: Snapshot) -> None:

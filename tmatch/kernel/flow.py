@@ -6,19 +6,21 @@ from tmatch.condition import Condition
 from tmatch.guidance import Branches
 from tmatch.head import Head
 from tmatch.kernel.base import Decoding, Kernel
+from tmatch.kernel.law import Law
 from tmatch.noise import Noise
 from tmatch.patch import merge, split
-from tmatch.solver import Solver
 from tmatch.tensors import State, Time, over, whole
 from tmatch.times import Density, Uniform
 
 
-class Flow(nn.Module):
+class Flow(Law):
     """p(B | h) by flow matching: B_s = (1 - s) B_0 + s B, dB_s/ds = g_{s,t}(B_s, h) (Eqs. 8 and 9).
 
-    Every kernel that draws continuous tokens rests on this pair of functions. A head token is drawn by itself; in
+    Every kernel that draws continuous tokens rests on this pair of functions. A token is drawn by itself; in
     training each gets `draws` pairs of its own (s, B_0).
     """
+
+    head: Head
 
     def __init__(self, head: Head, draws: int = 1, density: Density = Uniform()) -> None:
         super().__init__()
@@ -38,12 +40,12 @@ class Flow(nn.Module):
         u = self.head(b_s, s, self.head.prepare(h, t))
         return (u - (b - b_0)).square().mean(-1).mean(1)
 
-    def sample(self, h: Tensor, t: Time | None, noise: Noise, solver: Solver, branches: Branches) -> Tensor:
+    def sample(self, h: Tensor, t: Time | None, noise: Noise, decoding: Decoding, branches: Branches) -> Tensor:
         """B ~ p(. | h) by solving from B_0 ~ N(0, I); h and t hold every branch of the guidance."""
         context = self.head.prepare(h, t)
         velocity = branches.guide(lambda s, b_s: self.head(b_s, s, context))
         b_0 = noise.normal(*h.shape[1:-1], self.head.channels)
-        return solver.solve(velocity, b_0)
+        return decoding.solver.solve(velocity, b_0)
 
 
 class ParallelFlow(Kernel):
@@ -79,4 +81,4 @@ class ParallelFlow(Kernel):
         branches = decoding.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
         h_t = self.merge(self.backbone(x, times, given))
-        return self.split(self.flow.sample(h_t, times, noise, decoding.solver, branches))
+        return self.split(self.flow.sample(h_t, times, noise, decoding, branches))

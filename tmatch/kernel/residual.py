@@ -39,4 +39,4 @@ class ResidualFlow(ParallelFlow):
         x, times, given = branches.inputs(x_t, t)
         h_t = self.backbone(x, times, given)
         m = branches.mix(self.readout(h_t).to(x_t.dtype))
-        return m + self.split(self.flow.sample(self.merge(h_t), times, noise, decoding.solver, branches))
+        return m + self.split(self.flow.sample(self.merge(h_t), times, noise, decoding, branches))

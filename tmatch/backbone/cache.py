@@ -1,0 +1,47 @@
+"""What a causal backbone remembers while a sequence is decoded token by token."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Memory:
+    """The keys and values of one layer, (batch, heads, length, width): allocated once, filled from the front."""
+
+    def __init__(self, batch: int, heads: int, length: int, width: int, like: Tensor) -> None:
+        self.keys, self.values = (like.new_empty(batch, heads, length, width) for _ in range(2))
+        self.filled = 0
+
+    @property
+    def length(self) -> int:
+        """How many tokens fit."""
+        return self.keys.shape[2]
+
+    def require_room(self, new: int) -> None:
+        """Refuse tokens that do not fit."""
+        if self.filled + new > self.length:
+            raise ValueError(
+                f"The cache was made for {self.length} tokens, holds {self.filled}, and was asked to take {new} more; "
+                f"open one of at least {self.filled + new}."
+            )
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in more tokens; the answer is a view of all so far."""
+        end = self.filled + k.shape[2]
+        self.keys[:, :, self.filled : end] = k
+        self.values[:, :, self.filled : end] = v
+        self.filled = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+def memories(layers: int, batch: int, heads: int, length: int, width: int, like: Tensor) -> list[Memory]:
+    """A memory for each layer."""
+    return [Memory(batch, heads, length, width, like) for _ in range(layers)]
+
+
+class Cache(Protocol):
+    """All that a backbone needs of the tokens it has read, and what is the same for every token: condition and time."""
+
+    @property
+    def filled(self) -> int:
+        """Tokens read so far; those of a text prefix are not counted."""

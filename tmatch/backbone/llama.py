@@ -1,0 +1,157 @@
+"""The language model among the backbones: text as a prefix, causal throughout, no time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from tmatch.backbone.attention import SelfAttention, angles, sight
+from tmatch.backbone.cache import Memory, memories
+from tmatch.backbone.text import read_condition
+from tmatch.condition import Condition
+from tmatch.layers import initialise
+from tmatch.tensors import State, Time
+
+
+class LlamaBlock(nn.Module):
+    """Self-attention and SwiGLU, each after an RMSNorm."""
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(width, eps=1e-6)
+        self.attention = SelfAttention(width, heads, bias=False)
+        self.mlp_norm = nn.RMSNorm(width, eps=1e-6)
+        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], memory: Memory | None = None
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask, memory, rotation)
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(silu(gate) * up)
+
+
+@dataclass
+class LlamaContext:
+    """A sequence [text, tokens]: which of it is no padding, the turns of its places, and a memory while decoding."""
+
+    text: int  # length of the prefix
+    there: Tensor | None  # (batch, text + tokens), False on the text's padding; None where there is no padding
+    rotation: tuple[Tensor, Tensor]
+    memories: list[Memory] = field(default_factory=list)
+
+    @property
+    def read(self) -> int:
+        """Places of the sequence that are in memory."""
+        return self.memories[0].filled if self.memories else 0
+
+    @property
+    def filled(self) -> int:
+        return self.read - self.text
+
+
+class Llama(nn.Module):
+    """h = f(x): a Llama-like decoder over [text, tokens], with rotary positions along that line; it reads no time.
+
+    Padding of the text takes no place on the line, so that an image does not depend on the batch it is drawn in.
+
+    The paper's is Llama(16, width=2048, depth=34, heads=16, condition_width=4096).
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        depth: int,
+        heads: int,
+        condition_width: int | None = None,
+        hidden: int | None = None,
+    ) -> None:
+        super().__init__()
+        if width % (2 * heads):
+            raise ValueError(f"Heads of a Llama have an even width; {width} does not divide by 2 x {heads}.")
+        self.channels = channels
+        self.width = width
+        self.heads = heads
+        self.x_in = nn.Linear(channels, width)
+        self.condition_in = None if condition_width is None else nn.Linear(condition_width, width)
+        hidden = 8 * width // 3 if hidden is None else hidden
+        blocks = [LlamaBlock(width, heads, hidden) for _ in range(depth)]
+        self.blocks = nn.ModuleList(blocks)
+        self.out_norm = nn.RMSNorm(width, eps=1e-6)
+        # Every block starts as the identity.
+        initialise(self, *(part for block in blocks for part in (block.attention.out, block.down)))
+
+    def forward(
+        self,
+        x: State,
+        t: Time | None = None,
+        condition: Condition | None = None,
+        *,
+        positions: Tensor | None = None,
+        prefix: int | None = None,
+        cache: LlamaContext | None = None,
+    ) -> Tensor:
+        """One vector a token, (batch, *grid, width); tokens follow each other in reading order, `positions` or not."""
+        _require_causal(t, prefix)
+        if x.shape[-1] != self.channels:
+            raise ValueError(f"This backbone reads tokens of {self.channels} channels; got {x.shape[-1]}.")
+        grid = x.shape[1:-1]
+        tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype))
+        if cache is None:
+            text = read_condition(self.condition_in, condition, len(x))
+            context = self._context(text, len(x), tokens.shape[1])
+            h = self._run(tokens if text is None else torch.cat((text.tokens, tokens), dim=1), context)
+            return h[:, context.text :].unflatten(1, grid)
+        return self._run(tokens, cache).unflatten(1, grid)
+
+    def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> LlamaContext:
+        """A cache for decoding: the text is read here, once, and there is room for `length` tokens after it."""
+        _require_causal(t, 0)
+        text = read_condition(self.condition_in, condition, batch)
+        context = self._context(text, batch, length)
+        if context.there is not None and bool(context.there.all()):
+            context.there = None
+        room = context.text + length
+        context.memories = memories(
+            len(self.blocks), batch, self.heads, room, self.width // self.heads, self.x_in.weight
+        )
+        if text is not None:
+            self._run(text.tokens, context)
+        return context
+
+    def _context(self, text: Condition | None, batch: int, length: int) -> LlamaContext:
+        weight = self.x_in.weight
+        image = torch.ones(batch, length, dtype=torch.bool, device=weight.device)
+        there = image if text is None else torch.cat((text.mask, image), dim=1)
+        places = (there.cumsum(1) - 1).clamp(min=0)
+        cosines, sines = angles(places, self.width // self.heads)
+        rotation = (cosines.to(weight.dtype), sines.to(weight.dtype))
+        return LlamaContext(there.shape[1] - length, None if text is None else there, rotation)
+
+    def _run(self, tokens: Tensor, context: LlamaContext) -> Tensor:
+        """The blocks, on the next tokens of a sequence."""
+        start, new = context.read, tokens.shape[1]
+        if context.memories:
+            context.memories[0].require_room(new)
+        end = start + new
+        mask = sight(new, 0, start, tokens.device)
+        if context.there is not None:
+            itself = torch.arange(start, end, device=tokens.device)[:, None] == torch.arange(end, device=tokens.device)
+            there = context.there[:, None, None, :end]
+            mask = there if mask is None else (mask & there) | itself
+        cosines, sines = (part[:, :, start:end] for part in context.rotation)
+        remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
+        for block, memory in zip(self.blocks, remembered, strict=True):
+            tokens = block(tokens, mask, (cosines, sines), memory)
+        return self.out_norm(tokens)
+
+
+def _require_causal(t: Time | None, prefix: int | None) -> None:
+    if t is not None:
+        raise ValueError("A Llama reads no time; use it where the history tells the step (FHTM), or take a DiT.")
+    if prefix != 0:
+        raise ValueError("A Llama is causal throughout: no token sees a later one; for a prefix that does, take a DiT.")

@@ -1,0 +1,141 @@
+"""Tokens one after the other, with a cache: ARTM and AR, and over the whole history FHTM."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from tmatch.backbone import SequenceBackbone
+from tmatch.condition import Condition
+from tmatch.kernel.base import Decoding, Kernel, Snapshot, intermediates
+from tmatch.kernel.law import Law
+from tmatch.layers import grid_positions
+from tmatch.noise import Noise
+from tmatch.parametrization import NextState, Parametrization
+from tmatch.process import Process
+from tmatch.tensors import State, Time
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What stands before the tokens to draw, (batch, m, channels) at (m, 3); the first `prefix` see each other."""
+
+    tokens: Tensor
+    positions: Tensor
+    prefix: int
+
+
+class Autoregressive(Kernel):
+    """Y^i | (t, X_t, Y^{<i}), token after token in reading order (Eq. 16): ARTM's kernel, and AR's where T = 1.
+
+    The backbone reads [X_t, Y]: X_t sees all of itself, Y what is before it, and the output at one token is what the
+    next is drawn from; so the last of X_t tells the first of Y. `dependent` allows, for an ablation, the process that
+    keeps one X_0, on which such a kernel learns to read X_{t+1} off X_t.
+    """
+
+    def __init__(self, backbone: nn.Module, law: Law, dependent: bool = False) -> None:
+        super().__init__()
+        if not hasattr(backbone, "open"):
+            raise ValueError(
+                f"{type(backbone).__name__} has no cache to draw tokens one after the other with; take DiT or Llama, "
+                "or give it the `open` of tmatch.backbone.SequenceBackbone."
+            )
+        self.backbone = backbone
+        self.law = law
+        self.dependent = dependent
+
+    @property
+    def head(self) -> nn.Module | None:
+        return self.law.head
+
+    def opening(self, x_t: State) -> Opening:
+        """X_t."""
+        positions = grid_positions(x_t.shape[1:-1], step=0, device=x_t.device)
+        return Opening(x_t.flatten(1, -2), positions, prefix=len(positions))
+
+    def contexts(self, y: State, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
+        """h^i for every token of Y from those before it, in one pass: teacher forcing."""
+        opening, tokens = self.opening(x_t), self.law.embed(y.flatten(1, -2))
+        states = tokens.shape[1] // prod(x_t.shape[1:-1])
+        positions = torch.cat((opening.positions, _positions(x_t, states)))
+        sequence = torch.cat((opening.tokens, tokens[:, :-1]), dim=1)
+        h = self.backbone(sequence, t, condition, positions=positions[:-1], prefix=opening.prefix)
+        return h[:, opening.tokens.shape[1] - 1 :]
+
+    def loss(self, y: State, x_t: State, t: Time | None, condition: Condition | None, noise: Noise) -> Tensor:
+        return self.law.loss(y.flatten(1, -2), self.contexts(y, x_t, t, condition), t, noise).mean(1)
+
+    def sample(
+        self, x_t: State, t: Time | None, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> State:
+        return next(self.states(x_t, 1, t, condition, noise, decoding))
+
+    def states(
+        self, x_t: State, count: int, t: Time | None, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> Iterator[State]:
+        """The next `count` states. The condition and X_t are read once, and every token once, by the cache.
+
+        Guidance is told the share of the tokens that are drawn; all its branches are kept, for each has a memory.
+        """
+        opening, positions = self.opening(x_t), _positions(x_t, count)
+        branches = decoding.guidance.at(0.0, condition, keep_all=True)
+        tokens, times, given = branches.inputs(opening.tokens, t)
+        backbone = cast("SequenceBackbone", self.backbone)
+        cache = backbone.open(times, given, len(tokens), len(opening.positions) + len(positions) - 1)
+        h = backbone(tokens, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
+        grid, x = x_t.shape[1:-1], x_t.flatten(1, -2).clone()
+        for index in range(len(positions)):
+            branches = decoding.guidance.at(index / len(positions), condition, keep_all=True)
+            token = self.law.sample(h, times, noise, decoding, branches)
+            place = index % prod(grid)
+            x[:, place] = token[:, 0]
+            if index + 1 < len(positions):
+                tokens = branches.stack(self.law.embed(token))
+                h = backbone(tokens, positions=positions[index : index + 1], prefix=0, cache=cache)
+            if place + 1 == prod(grid):
+                yield x.unflatten(1, grid).clone()
+            elif decoding.observe is not None and place + 1 in intermediates(prod(grid)):
+                decoding.report(Snapshot("partial", (index + 1) / len(positions), x.unflatten(1, grid).clone()))
+
+    def check(self, process: Process, parametrization: Parametrization) -> None:
+        require_independent(type(self).__name__, process, parametrization, self.dependent)
+
+
+class FullHistory(Autoregressive):
+    """X_{t+1}^i | (X_0, ..., X_t, X_{t+1}^{<i}): FHTM's kernel, causal over [begin, X_1, ..., X_T] (Eq. 18).
+
+    X_0 is noise and tells nothing: a learnt token of `channels` numbers stands for it. The history tells the time, so
+    neither backbone nor head is given one. Y is a whole path, (batch, T, *grid, channels).
+    """
+
+    def __init__(self, backbone: nn.Module, law: Law, channels: int, dependent: bool = False) -> None:
+        super().__init__(backbone, law, dependent)
+        self.begin = nn.Parameter(torch.zeros(channels))
+
+    def opening(self, x_t: State) -> Opening:
+        """The token that begins an image."""
+        begin = self.begin.to(x_t.dtype).expand(len(x_t), 1, -1)
+        return Opening(begin, torch.zeros(1, 3, device=x_t.device), prefix=0)
+
+    def losses(self, path: State, x_0: State, condition: Condition | None, noise: Noise) -> Tensor:
+        """The loss of each state of the path (batch, T, *grid, channels), in one pass: (batch, T)."""
+        losses = self.law.loss(path.flatten(1, -2), self.contexts(path, x_0, None, condition), None, noise)
+        return losses.unflatten(1, (path.shape[1], -1)).mean(2)
+
+
+def _positions(x_t: State, states: int) -> Tensor:
+    """(step, row, column) of the tokens of the states that follow X_t."""
+    grid = x_t.shape[1:-1]
+    return torch.cat([grid_positions(grid, step, x_t.device) for step in range(1, states + 1)])
+
+
+def require_independent(name: str, process: Process, parametrization: Parametrization, dependent: bool) -> None:
+    """Refuse the process that keeps its noise, unless it is meant as an ablation."""
+    if process.noise_kept == "all" and isinstance(parametrization, NextState) and not dependent:
+        raise ValueError(
+            f"{name} on {type(process).__name__}, whose X_0 is kept, learns to read X_{{t+1}} off X_t and fails when "
+            "sampling; use IndependentLinearProcess, or pass dependent=True for the paper's ablation."
+        )

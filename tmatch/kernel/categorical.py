@@ -1,0 +1,79 @@
+"""Tokens that are codes of a discrete autoencoder."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, log_softmax
+
+from tmatch.guidance import Branches
+from tmatch.kernel.base import Choice, Decoding
+from tmatch.kernel.law import Law
+from tmatch.noise import Noise
+from tmatch.tensors import Time
+
+
+class Categorical(Law):
+    """p(B = k | h) = softmax(W h)_k, learnt by cross entropy; B is one of `codes` numbers, (..., 1).
+
+    The backbone reads codes as learnt vectors of `channels` numbers.
+    """
+
+    def __init__(self, codes: int, channels: int, width: int) -> None:
+        super().__init__()
+        self.codes = codes
+        self.head = None
+        self.embedding = nn.Embedding(codes, channels)
+        self.readout = nn.Linear(width, codes)
+        nn.init.zeros_(self.readout.weight)
+        nn.init.zeros_(self.readout.bias)
+
+    def embed(self, b: Tensor) -> Tensor:
+        return self.embedding(self.whole(b))
+
+    def whole(self, b: Tensor) -> Tensor:
+        """Codes as whole numbers, (...,); refused where they are of another codebook."""
+        if b.shape[-1] != 1:
+            raise ValueError(
+                f"A token of codes is a single number; got {b.shape[-1]}: encode with a discrete autoencoder."
+            )
+        k = b[..., 0].round().long()
+        if k.numel() and not 0 <= int(k.min()) <= int(k.max()) < self.codes:
+            raise ValueError(
+                f"Codes run from 0 to {self.codes - 1} here, and the data has {int(k.min())} to {int(k.max())}: "
+                "was it encoded with another codebook?"
+            )
+        return k
+
+    def logits(self, h: Tensor) -> Tensor:
+        """log p(. | h) but for a constant, (..., codes), in float32 at least."""
+        logits = self.readout(h)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def loss(self, b: Tensor, h: Tensor, t: Time | None, noise: Noise) -> Tensor:
+        """-log p(B | h)."""
+        return cross_entropy(self.logits(h).movedim(-1, 1), self.whole(b), reduction="none")
+
+    def sample(self, h: Tensor, t: Time | None, noise: Noise, decoding: Decoding, branches: Branches) -> Tensor:
+        return self.draw(h, noise, decoding.choice, branches)[0]
+
+    def draw(self, h: Tensor, noise: Noise, choice: Choice, branches: Branches) -> tuple[Tensor, Tensor]:
+        """Codes (batch, ..., 1) from the guided logits, and the log-probability that each had, (batch, ...)."""
+        logits = narrowed(branches.mix(self.logits(h)), choice)
+        gumbel = -(-noise.uniform(*logits.shape[1:]).log()).log()
+        k = (logits + gumbel).argmax(-1) if choice.temperature > 0 else logits.argmax(-1)
+        chances = log_softmax(logits, dim=-1).take_along_dim(k[..., None], dim=-1)[..., 0]
+        return k[..., None].to(noise.dtype), chances
+
+
+def narrowed(logits: Tensor, choice: Choice) -> Tensor:
+    """The logits at a temperature, with all but the likeliest codes left out (top-k, then top-p)."""
+    if choice.temperature > 0:
+        logits = logits / choice.temperature
+    if choice.top_k is not None and choice.top_k < logits.shape[-1]:
+        least = logits.topk(choice.top_k, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if choice.top_p is not None and choice.top_p < 1:
+        ordered, index = logits.sort(dim=-1, descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        gone = (before >= choice.top_p).scatter(-1, index, before >= choice.top_p)
+        logits = logits.masked_fill(gone, -torch.inf)
+    return logits

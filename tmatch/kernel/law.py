@@ -1,0 +1,29 @@
+"""The law of a token given the backbone's output: continuous (`Flow`) or a code (`Categorical`)."""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from tmatch.guidance import Branches
+from tmatch.kernel.base import Decoding
+from tmatch.noise import Noise
+from tmatch.tensors import Time
+
+
+class Law(nn.Module, ABC):
+    """p(B | h) for a token B: every kernel that draws tokens from a backbone's output rests on one."""
+
+    head: nn.Module | None
+    """The network called at every solver step, where there is one."""
+
+    def embed(self, b: Tensor) -> Tensor:
+        """Tokens as the backbone reads them."""
+        return b
+
+    @abstractmethod
+    def loss(self, b: Tensor, h: Tensor, t: Time | None, noise: Noise) -> Tensor:
+        """What to descend on, one value a token, (batch, *tokens)."""
+
+    @abstractmethod
+    def sample(self, h: Tensor, t: Time | None, noise: Noise, decoding: Decoding, branches: Branches) -> Tensor:
+        """B ~ p(. | h); h and t hold every branch of the guidance."""

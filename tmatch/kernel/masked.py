@@ -1,0 +1,181 @@
+"""Tokens a few at a time, in any order: MARTM, MAR and MaskGIT."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from tmatch.condition import Condition
+from tmatch.guidance import Branches
+from tmatch.kernel.autoregressive import require_independent
+from tmatch.kernel.base import Decoding, Kernel, Snapshot, Unmasking, intermediates
+from tmatch.kernel.categorical import Categorical
+from tmatch.kernel.law import Law
+from tmatch.layers import grid_positions
+from tmatch.noise import Noise
+from tmatch.parametrization import Parametrization
+from tmatch.process import Process
+from tmatch.tensors import State, Time
+
+
+class MaskingRatio(ABC):
+    """Which share of the tokens is hidden in training."""
+
+    @abstractmethod
+    def __call__(self, u: Tensor) -> Tensor:
+        """The share at the quantile u, in (0, 1]."""
+
+
+@dataclass(frozen=True)
+class CosineRatio(MaskingRatio):
+    """cos(pi u / 2): MaskGIT's and MAR-Fluid's."""
+
+    def __call__(self, u: Tensor) -> Tensor:
+        return torch.cos(u * (math.pi / 2))
+
+
+@dataclass(frozen=True)
+class TruncatedGaussianRatio(MaskingRatio):
+    """N(mode, std^2) cut to [low, 1]: MAR's."""
+
+    mode: float = 1.0
+    std: float = 0.25
+    low: float = 0.7
+
+    def __call__(self, u: Tensor) -> Tensor:
+        ends = torch.tensor([(self.low - self.mode) / self.std, (1 - self.mode) / self.std], dtype=u.dtype)
+        first, last = torch.special.ndtr(ends)
+        return self.mode + self.std * torch.special.ndtri(first + (last - first) * u)
+
+
+class Masked(Kernel):
+    """Y^S | (t, X_t, Y^known) for random sets S of tokens, each token on its own: MARTM's kernel, MAR's where T = 1.
+
+    The backbone reads [X_t, Y] with a learnt token of `channels` numbers where Y is hidden; everything sees everything.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, law: Law, channels: int, ratio: MaskingRatio, dependent: bool = False
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.law = law
+        self.ratio = ratio
+        self.dependent = dependent
+        self.mask = nn.Parameter(torch.empty(channels))
+        nn.init.normal_(self.mask)
+
+    @property
+    def head(self) -> nn.Module | None:
+        return self.law.head
+
+    def opening(self, x_t: State) -> Tensor:
+        """What is read before Y, (batch, m, channels), on the grid of Y: X_t."""
+        return x_t.flatten(1, -2)
+
+    def contexts(self, y: State, known: Tensor, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
+        """h for every token of Y, (batch, tokens, width), from those `known` (batch, tokens)."""
+        opening, grid = self.opening(x_t), y.shape[1:-1]
+        tokens = torch.where(known[..., None], self.law.embed(y.flatten(1, -2)), self.mask)
+        places = [grid_positions(grid, step, y.device) for step in (0, 1)]
+        positions = torch.cat((places[0][: opening.shape[1]], places[1]))
+        h = self.backbone(torch.cat((opening, tokens), dim=1), t, condition, positions=positions)
+        return h[:, opening.shape[1] :]
+
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+        """The mean over the tokens, hidden ones only: each of them counts the same, in whatever image it is."""
+        tokens = math.prod(y.shape[1:-1])
+        hidden = (self.ratio(noise.uniform()) * tokens).ceil().clamp(1, tokens)
+        known = ranks(noise, tokens) < tokens - hidden[:, None]
+        losses = self.law.loss(y.flatten(1, -2), self.contexts(y, known, x_t, t, condition), t, noise)
+        return (losses * ~known).mean(1)
+
+    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+        """Hidden tokens are drawn in some iterations; guidance is told the share of the known."""
+        grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
+        rank = order_of(decoding.unmasking, noise, tokens)
+        known = torch.zeros_like(rank, dtype=torch.bool)
+        y = x_t.clone()  # what is hidden shows the state before; the backbone does not see it
+        for count, until in pairwise(unmasked(tokens, decoding.unmasking.iterations)):
+            branches = decoding.guidance.at(count / tokens, condition)
+            state, times, given = branches.inputs(x_t, t)
+            h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
+            drawn, new = self.reveal(h, times, known, rank, until, noise, decoding, branches)
+            y = torch.where(new[..., None], drawn, y.flatten(1, -2)).unflatten(1, grid)
+            known = known | new
+            if decoding.observe is not None and until < tokens and _passes(count, until, tokens):
+                decoding.report(Snapshot("partial", until / tokens, y))
+        return y
+
+    def reveal(
+        self, h: Tensor, t: Time | None, known: Tensor, rank: Tensor, until: int, noise: Noise, decoding: Decoding,
+        branches: Branches,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Draw the tokens whose turn it is: tokens (batch, n, channels), and which of them are new (batch, n)."""
+        new = (rank < until) & ~known
+        count = int(new[0].sum())
+        places = new.float().topk(count, dim=1).indices.sort(1).values[..., None]
+        drawn = self.law.sample(h.take_along_dim(branches.stack(places), dim=1), t, noise, decoding, branches)
+        everywhere = drawn.new_zeros(*new.shape, drawn.shape[-1])
+        return everywhere.scatter(1, places.expand_as(drawn), drawn), new
+
+    def check(self, process: Process, parametrization: Parametrization) -> None:
+        require_independent(type(self).__name__, process, parametrization, self.dependent)
+
+
+class MaskedCodes(Masked):
+    """Masked codes, read without X_t, which is noise: MaskGIT; the tokens drawn with most confidence are kept."""
+
+    law: Categorical
+
+    def opening(self, x_t: State) -> Tensor:
+        """Nothing."""
+        return self.mask.new_empty(len(x_t), 0, len(self.mask))
+
+    def contexts(self, y: State, known: Tensor, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
+        return super().contexts(torch.where(known.view(y.shape), y, 0), known, x_t, t, condition)
+
+    def reveal(
+        self, h: Tensor, t: Time | None, known: Tensor, rank: Tensor, until: int, noise: Noise, decoding: Decoding,
+        branches: Branches,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Draw every hidden token, and keep the most confident; some noise on the confidence, less of it with time."""
+        if decoding.unmasking.order != "confidence":
+            return super().reveal(h, t, known, rank, until, noise, decoding, branches)
+        drawn, chances = self.law.draw(h, noise, decoding.choice, branches)
+        left = 1 - until / known.shape[1]
+        gumbel = -(-noise.uniform(known.shape[1]).log()).log()
+        confidence = (chances + decoding.unmasking.temperature * left * gumbel).masked_fill(known, -torch.inf)
+        chosen = confidence.topk(until - int(known[0].sum()), dim=1).indices
+        return drawn, torch.zeros_like(known).scatter(1, chosen, True)
+
+
+def ranks(noise: Noise, tokens: int) -> Tensor:
+    """A random order for each image, (batch, tokens): the place of every token in it."""
+    return noise.uniform(tokens).argsort(1).argsort(1)
+
+
+def order_of(unmasking: Unmasking, noise: Noise, tokens: int) -> Tensor:
+    """The order in which tokens are drawn, (batch, tokens)."""
+    if unmasking.order == "raster":
+        return torch.arange(tokens, device=noise.device).expand(len(noise), -1)
+    return ranks(noise, tokens)
+
+
+def unmasked(tokens: int, iterations: int | None) -> list[int]:
+    """How many tokens are known before the first iteration and after each: 1 - cos(pi k / 2K) of them, one at least."""
+    count = tokens if iterations is None else iterations
+    if count > tokens:
+        raise ValueError(f"{tokens} tokens are drawn in at most {tokens} iterations, one each; asked for {count}.")
+    known = [0]
+    for k in range(1, count + 1):
+        hidden = int(tokens * math.cos(math.pi / 2 * k / count))
+        known.append(tokens - max(count - k, min(hidden, tokens - known[-1] - 1)))
+    return known
+
+
+def _passes(count: int, until: int, tokens: int) -> bool:
+    return any(count < mark <= until for mark in intermediates(tokens))
