@@ -42,14 +42,12 @@ def digest(model: str) -> str:
 
 def measure(model: str, steps: int, head: int, prompts: int, validation: int) -> Row:
     """One setting: guidance by the validation split, the figure by the test split."""
-    pipeline, _ = load_model(model)
+    pipeline, how = load_model(model)[0], tm.Decoding(tm.Euler(head))
     chosen_by = ShapePictures(VALIDATION_SEED, validation)
-    shares = {
-        w: captions_satisfied(pipeline, chosen_by, steps=steps, head_steps=head, guidance=w).share for w in GUIDANCE
-    }
+    shares = {w: captions_satisfied(pipeline, chosen_by, steps=steps, guidance=w, decoding=how).share for w in GUIDANCE}
     guidance = max(shares, key=lambda w: shares[w])
     tested = captions_satisfied(
-        pipeline, ShapePictures(HELD_OUT_SEED, prompts), steps=steps, head_steps=head, guidance=guidance
+        pipeline, ShapePictures(HELD_OUT_SEED, prompts), steps=steps, guidance=guidance, decoding=how
     )
     row = {
         "model": Path(model).name,
@@ -82,7 +80,7 @@ def timed(models: list[str], rows: list[Row], bar: float, repeats: int = 9) -> l
         for model, row in found.items():
             drawn = pipelines[model].generate(
                 prompts.captions, range(64),
-                steps=row["steps"], solver=tm.Euler(row["head_steps"]), guidance=row["guidance"],
+                steps=row["steps"], guidance=row["guidance"], decoding=tm.Decoding(tm.Euler(row["head_steps"])),
             )  # fmt: skip
             seconds[model].append(drawn.seconds)
     return [

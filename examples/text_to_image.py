@@ -13,7 +13,6 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-import tmatch as tm
 from tmatch.eval.shapes import check
 from tmatch.recipes import load_model
 
@@ -41,7 +40,7 @@ def main() -> None:
     for row, (name, steps) in zip(axes, ROWS, strict=True):
         pipeline, recipe = load_model(name)
         own = recipe.sampling
-        drawn = pipeline.generate(PROMPTS, seeds, steps=steps, solver=tm.Euler(own.head_steps), guidance=own.guidance)
+        drawn = pipeline.generate(PROMPTS, seeds, steps=steps, guidance=own.guidance, decoding=own.decoding())
         right = check(drawn.images, PROMPTS).tolist()
         cost = drawn.evaluations
         print(

@@ -62,7 +62,7 @@ class PositionEmbedding(nn.Module):
         self.linear = nn.Linear(self.axes * frequencies, width)
 
     def forward(self, positions: Tensor) -> Tensor:
-        """(tokens, 3) -> (tokens, width)."""
+        """(..., tokens, 3) -> (..., tokens, width)."""
         features = sinusoids(positions, self.frequencies, 100).flatten(-2)
         return self.linear(features.to(self.linear.weight.dtype))
 

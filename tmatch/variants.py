@@ -133,7 +133,7 @@ def full_history(dependent: bool = False) -> KernelFactory:
 
 def masked(ratio: MaskingRatio) -> KernelFactory:
     """Some tokens at a time by a flow head, given X_t and the known ones."""
-    return lambda backbone, channels, head: Masked(backbone, _token(backbone, channels, head), channels, ratio)
+    return lambda backbone, channels, head: Masked(backbone, _token(backbone, channels, head), ratio)
 
 
 def codes_in_turn(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
@@ -143,7 +143,7 @@ def codes_in_turn(backbone: nn.Module, channels: int, head: HeadConfig) -> Kerne
 
 def masked_codes(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
     """Some codes at a time by a softmax, given the known ones."""
-    return MaskedCodes(backbone, _codes(backbone, head), _channels(backbone), CosineRatio())
+    return MaskedCodes(backbone, _codes(backbone, head), CosineRatio())
 
 
 @dataclass(frozen=True)

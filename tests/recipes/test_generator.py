@@ -141,7 +141,7 @@ def test_the_committed_models_draw_what_they_are_told(name: str) -> None:
     own = recipe.sampling
     prompts = recipe.data.checkable(100)
     assert prompts is not None
-    measured = captions_satisfied(pipeline, prompts, steps=own.steps, head_steps=own.head_steps, guidance=own.guidance)
+    measured = captions_satisfied(pipeline, prompts, steps=own.steps, guidance=own.guidance, decoding=own.decoding())
     assert measured.share > 0.7
 
 

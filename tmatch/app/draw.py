@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -37,13 +37,23 @@ class How:
     """solver steps of the head in each transition"""
     guidance: float | None = None
     """1 is none, more follows the prompt more closely"""
+    iterations: int | None = None
+    """mask iterations, of masked variants"""
+    order: Literal["random", "raster", "confidence"] | None = None
+    """in which masked variants draw tokens"""
+    temperature: float | None = None
+    """of codes; 0 takes the likeliest"""
+    top_k: int | None = None
+    """draw from so many of the likeliest codes"""
+    top_p: float | None = None
+    """draw from the likeliest codes of this probability"""
     device: Device = "auto"
     """where to compute; 'auto' takes the accelerator if there is one"""
 
-    def settings(self, own: SamplingSettings) -> dict[str, Any]:
+    def settings(self, own: SamplingSettings) -> SamplingSettings:
         """What was asked for, and the model's own for the rest."""
-        asked = {"steps": self.steps, "head_steps": self.head_steps, "guidance": self.guidance}
-        return {key: getattr(own, key) if value is None else value for key, value in asked.items()}
+        asked = {key: value for key, value in vars(self).items() if key != "device" and value is not None}
+        return own.model_copy(update=asked)  # the library itself says best what is wrong with it
 
 
 Flat = Annotated[How, tyro.conf.arg(name="")]
@@ -85,11 +95,11 @@ def generate(
     pipeline, recipe = load_model(model)
     _warn([*texts, negative], pipeline.encoder)
     settings = how.settings(recipe.sampling)
-    settings["solver"] = SOLVERS[solver](settings.pop("head_steps"))
     seeds = range(seed, seed + len(each))
     drawn = pipeline.to(place(how.device)).generate(
-        each, seeds, **settings, negative=negative, batch_size=batch_size, progress=sys.stderr.isatty()
-    )
+        each, seeds, steps=settings.steps, guidance=settings.guidance, decoding=settings.decoding(SOLVERS[solver]),
+        negative=negative, batch_size=batch_size, progress=sys.stderr.isatty(),
+    )  # fmt: skip
     _tell(each, seeds, drawn, recipe.data.checkable(1) is not None)
     _write(out, each, seeds, drawn)
 
@@ -195,9 +205,17 @@ def evaluate(
         raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
     pipeline.to(place(how.device))
     settings = how.settings(recipe.sampling)
-    measured = captions_satisfied(pipeline, pictures, **settings, progress=sys.stderr.isatty())
+    measured = captions_satisfied(
+        pipeline, pictures, steps=settings.steps, guidance=settings.guidance, decoding=settings.decoding(),
+        progress=sys.stderr.isatty(),
+    )  # fmt: skip
     if json_output:
-        print(json.dumps({"model": model, "split": split, **settings, **measured.record()}, indent=2))
+        print(
+            json.dumps(
+                {"model": model, "split": split, **settings.model_dump(exclude_none=True), **measured.record()},
+                indent=2,
+            )
+        )
         return
     table = Table("skill", "satisfied", "95% interval")
     for skill, share in measured.skills.items():

@@ -124,9 +124,9 @@ class DiT(nn.Module):
     ) -> Tensor:
         """One vector a token, (batch, *grid, width).
 
-        `positions` (tokens, 3) and `prefix` are for sequences put together from several states: the first `prefix`
-        tokens see each other, the later ones what is before them. With a `cache`, which knows t and the condition,
-        x are the tokens that follow those it has.
+        `positions`, (tokens, 3) or (batch, tokens, 3), and `prefix` are for sequences put together from several states:
+        the first `prefix` tokens see each other, the later ones what is before them. With a `cache`, which knows t and
+        the condition, x are the tokens that follow those it has.
         """
         if x.shape[-1] != self.channels:
             raise ValueError(f"This backbone reads tokens of {self.channels} channels; got {x.shape[-1]}.")

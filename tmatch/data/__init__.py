@@ -3,6 +3,7 @@
 from tmatch.data.autoencoder import Autoencoder
 from tmatch.data.captioned import CaptionedPictures
 from tmatch.data.codec import Codec
+from tmatch.data.codes import CodeAutoencoder
 from tmatch.data.folder import FolderPictures
 from tmatch.data.memory import InMemory
 from tmatch.data.shapes import ShapePictures
@@ -12,6 +13,7 @@ __all__ = [
     "TOYS",
     "Autoencoder",
     "CaptionedPictures",
+    "CodeAutoencoder",
     "Codec",
     "FolderPictures",
     "InMemory",

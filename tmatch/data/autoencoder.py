@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle, silu
 
+from tmatch.noise import Noise
+
 
 class Residual(nn.Module):
     """x + conv(silu(norm(conv(silu(norm(x))))))."""
@@ -23,6 +25,8 @@ class Autoencoder(nn.Module):
 
     `scale` and `shift` (channels,) standardise the latents; they are measured once, after training.
     """
+
+    codes: None = None  # latents are continuous
 
     def __init__(self, channels: int = 4, width: int = 48, blocks: int = 1) -> None:
         super().__init__()
@@ -45,6 +49,12 @@ class Autoencoder(nn.Module):
         fine = self.encode_fine(pixel_unshuffle(2 * image - 1, 2))
         mean, log_variance = self.encode_coarse(pixel_unshuffle(fine, 2)).chunk(2, dim=1)
         return mean, log_variance.clamp(-30, 10)
+
+    def trained(self, image: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The picture rebuilt from z ~ q(z | x), and the mean divergence of q from N(0, I)."""
+        mean, log_variance = self.posterior(image)
+        rebuilt = self.reconstruct(mean + (log_variance / 2).exp() * noise.normal(*mean.shape[1:]))
+        return rebuilt, ((mean.square() + log_variance.exp() - 1 - log_variance) / 2).mean()
 
     def reconstruct(self, z: Tensor) -> Tensor:
         """The picture of a latent that was not standardised."""

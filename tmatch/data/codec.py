@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from tmatch.data.autoencoder import Autoencoder
 from tmatch.data.captioned import CaptionedPictures
+from tmatch.data.codes import CodeAutoencoder
 from tmatch.patch import Patchify
 from tmatch.tensors import State
 
@@ -12,10 +13,15 @@ from tmatch.tensors import State
 class Codec(nn.Module):
     """State = patches of the latent; without an autoencoder, of the pixels in [-1, 1]."""
 
-    def __init__(self, patch: Patchify, autoencoder: Autoencoder | None = None) -> None:
+    def __init__(self, patch: Patchify, autoencoder: Autoencoder | CodeAutoencoder | None = None) -> None:
         super().__init__()
         self.patch = patch
         self.autoencoder = autoencoder
+
+    @property
+    def codes(self) -> int | None:
+        """How many codes there are, where states are made of them."""
+        return None if self.autoencoder is None else self.autoencoder.codes
 
     @torch.no_grad()
     def encode(self, pictures: Tensor) -> State:

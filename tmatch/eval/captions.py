@@ -9,8 +9,8 @@ import torch
 from tmatch.data import ShapePictures
 from tmatch.data.shapes import SKILLS
 from tmatch.eval.shapes import check
+from tmatch.kernel import Decoding
 from tmatch.sample import Evaluations, TextToImage
-from tmatch.solver import Euler
 from tmatch.times import Steps
 
 
@@ -69,14 +69,14 @@ def captions_satisfied(
     prompts: ShapePictures,
     *,
     steps: Steps | None = None,
-    head_steps: int = 4,
     guidance: float = 1.0,
+    decoding: Decoding = Decoding(),
     batch_size: int = 250,
     progress: bool = False,
 ) -> Satisfied:
     """Draw a picture for each caption, by seeds 0, 1, 2, ..., and check it."""
     drawn = pipeline.generate(
         prompts.captions, range(len(prompts)),
-        steps=steps, solver=Euler(head_steps), guidance=guidance, batch_size=batch_size, progress=progress,
+        steps=steps, guidance=guidance, decoding=decoding, batch_size=batch_size, progress=progress,
     )  # fmt: skip
     return Satisfied(check(drawn.images, prompts.captions), prompts.skill, drawn.evaluations, drawn.seconds)

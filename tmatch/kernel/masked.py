@@ -20,6 +20,8 @@ from tmatch.parametrization import Parametrization
 from tmatch.process import Process
 from tmatch.tensors import State, Time
 
+KNOWN, HIDDEN = 1, 2  # the steps at which tokens of Y stand; those of X_t stand at 0
+
 
 class MaskingRatio(ABC):
     """Which share of the tokens is hidden in training."""
@@ -54,34 +56,33 @@ class TruncatedGaussianRatio(MaskingRatio):
 class Masked(Kernel):
     """Y^S | (t, X_t, Y^known) for random sets S of tokens, each token on its own: MARTM's kernel, MAR's where T = 1.
 
-    The backbone reads [X_t, Y] with a learnt token of `channels` numbers where Y is hidden; everything sees everything.
+    The backbone reads [X_t, Y], and everything sees everything. A hidden token is zeros, at a step of its own: its
+    position tells it from a known one, which may have any value.
     """
 
-    def __init__(
-        self, backbone: nn.Module, law: Law, channels: int, ratio: MaskingRatio, dependent: bool = False
-    ) -> None:
+    def __init__(self, backbone: nn.Module, law: Law, ratio: MaskingRatio, dependent: bool = False) -> None:
         super().__init__()
         self.backbone = backbone
         self.law = law
         self.ratio = ratio
         self.dependent = dependent
-        self.mask = nn.Parameter(torch.empty(channels))
-        nn.init.normal_(self.mask)
 
     @property
     def head(self) -> nn.Module | None:
         return self.law.head
 
-    def opening(self, x_t: State) -> Tensor:
-        """What is read before Y, (batch, m, channels), on the grid of Y: X_t."""
+    def opening(self, x_t: State, tokens: Tensor) -> Tensor:
+        """What is read before the tokens of Y, (batch, m, channels): X_t."""
         return x_t.flatten(1, -2)
 
     def contexts(self, y: State, known: Tensor, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
         """h for every token of Y, (batch, tokens, width), from those `known` (batch, tokens)."""
-        opening, grid = self.opening(x_t), y.shape[1:-1]
-        tokens = torch.where(known[..., None], self.law.embed(y.flatten(1, -2)), self.mask)
-        places = [grid_positions(grid, step, y.device) for step in (0, 1)]
-        positions = torch.cat((places[0][: opening.shape[1]], places[1]))
+        tokens = self.law.embed(y.flatten(1, -2)) * known[..., None]
+        opening = self.opening(x_t, tokens)
+        places = grid_positions(y.shape[1:-1], device=y.device)
+        step = torch.where(known, KNOWN, HIDDEN)[..., None] * places.new_tensor([1, 0, 0])
+        before = places[: opening.shape[1]].expand(len(y), -1, -1)
+        positions = torch.cat((before, places + step), dim=1)
         h = self.backbone(torch.cat((opening, tokens), dim=1), t, condition, positions=positions)
         return h[:, opening.shape[1] :]
 
@@ -131,12 +132,14 @@ class MaskedCodes(Masked):
 
     law: Categorical
 
-    def opening(self, x_t: State) -> Tensor:
+    def opening(self, x_t: State, tokens: Tensor) -> Tensor:
         """Nothing."""
-        return self.mask.new_empty(len(x_t), 0, len(self.mask))
+        return tokens[:, :0]
 
     def contexts(self, y: State, known: Tensor, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
-        return super().contexts(torch.where(known.view(y.shape), y, 0), known, x_t, t, condition)
+        return super().contexts(
+            torch.where(known.unflatten(1, y.shape[1:-1])[..., None], y, 0), known, x_t, t, condition
+        )
 
     def reveal(
         self, h: Tensor, t: Time | None, known: Tensor, rank: Tensor, until: int, noise: Noise, decoding: Decoding,

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from tmatch.data import Autoencoder
+from tmatch.data import Autoencoder, CodeAutoencoder
 from tmatch.eval.shapes import check
 from tmatch.recipes.settings import AnyData, Data, ShapesData, Strict
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer, checkpoint
@@ -27,13 +27,16 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
     channels: int = Field(default=4, gt=0, description="of a latent")
     width: int = Field(default=48, gt=0, multiple_of=8, description="of the convolutions")
     blocks: int = Field(default=1, gt=0, description="residual blocks at each of two resolutions")
+    levels: tuple[int, ...] = Field(default=(), description="of a discrete one: their product is the number of codes")
     kl: float = Field(default=1e-4, ge=0, description="weight of the divergence from N(0, I)")
     held_out: int = Field(default=1000, gt=0, description="pictures to measure the finished autoencoder on")
 
-    def build(self) -> Autoencoder:
+    def build(self) -> Autoencoder | CodeAutoencoder:
         """The network, with weights from the seed."""
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             torch.manual_seed(self.train.seed)
+            if self.levels:
+                return CodeAutoencoder(self.levels, self.channels, self.width, self.blocks)
             return Autoencoder(self.channels, self.width, self.blocks)
 
     def run(self, out: Path, progress: bool = False) -> dict[str, float] | None:
@@ -57,7 +60,7 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
         return result
 
     @torch.no_grad()
-    def evaluate(self, autoencoder: Autoencoder) -> dict[str, float]:
+    def evaluate(self, autoencoder: Autoencoder | CodeAutoencoder) -> dict[str, float]:
         """Over pictures never trained on: the squared error, and for `shapes` the share that still has its caption."""
         checkable = self.data.checkable(self.held_out)
         pictures = checkable or self.data.validation(self.held_out)
@@ -69,17 +72,23 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
         return {"captions_satisfied": check(rebuilt, pictures.captions).float().mean().item(), **error}
 
 
-def load_autoencoder(path: Path, recipe: AutoencoderRecipe[Any]) -> Autoencoder:
+def load_autoencoder(path: Path, recipe: AutoencoderRecipe[Any]) -> Autoencoder | CodeAutoencoder:
     """An autoencoder from the file that a run wrote."""
-    autoencoder = recipe.build()
-    autoencoder.load_state_dict(load_file(path))
+    autoencoder, tensors = recipe.build(), load_file(path)
+    levels = tensors.get("quantiser.levels")
+    if (() if levels is None else tuple(levels.tolist())) != recipe.levels:
+        raise ValueError(
+            f"{path} has another codebook, of levels {None if levels is None else levels.tolist()}, than its recipe, "
+            f"{list(recipe.levels)}; give the weights of that recipe."
+        )
+    autoencoder.load_state_dict(tensors)
     return autoencoder.requires_grad_(False).eval()
 
 
-def committed_autoencoder() -> Autoencoder:
-    """The autoencoder of `shapes` that comes with the package, as the recipe trained it."""
-    with as_file(files("tmatch") / "weights" / "shapes_autoencoder.safetensors") as path:
-        return load_autoencoder(path, shapes_autoencoder())
+def committed_autoencoder(name: str = "shapes") -> Autoencoder | CodeAutoencoder:
+    """An autoencoder that comes with the package, as its recipe trained it."""
+    with as_file(files("tmatch") / "weights" / f"{name.replace('-', '_')}_autoencoder.safetensors") as path:
+        return load_autoencoder(path, COMMITTED[name]())
 
 
 def shapes_autoencoder() -> AutoencoderRecipe[ShapesData]:
@@ -88,16 +97,28 @@ def shapes_autoencoder() -> AutoencoderRecipe[ShapesData]:
     return AutoencoderRecipe[ShapesData](train=train, data=ShapesData(images=20_000, withhold=False))
 
 
+def shapes_codes_autoencoder() -> AutoencoderRecipe[ShapesData]:
+    """The committed discrete autoencoder of `shapes`: 32x32x3 to 4x4 codes of 4096."""
+    train = TrainConfig(steps=4000, batch=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema=0.995, seed=1)
+    data = ShapesData(images=20_000, withhold=False)
+    return AutoencoderRecipe[ShapesData](train=train, data=data, channels=8, levels=(4, 4, 4, 4, 4, 4))
+
+
+COMMITTED = {"shapes": shapes_autoencoder, "shapes-codes": shapes_codes_autoencoder}
+"""The autoencoders that come with the package."""
+
+
 def copy_autoencoder(name: str, out: Path) -> None:
     """Keep the autoencoder that a run uses with it, unless it comes with the package."""
-    if name in ("shapes", "none") or checkpoint.latest(out) is not None:
+    if name in (*COMMITTED, "none") or checkpoint.latest(out) is not None:
         return  # a run that has begun keeps the one it began with
     draft = out / ".autoencoder.writing"
     shutil.rmtree(draft, ignore_errors=True)
     for file in ("recipe.json", WEIGHTS):
         if not (Path(name) / file).is_file():
             raise ValueError(
-                f"{name} has no {file}: an autoencoder is 'shapes', 'none', or the folder of a finished run of one."
+                f"{name} has no {file}: an autoencoder is {', '.join(map(repr, COMMITTED))}, 'none', "
+                "or the folder of a finished run of one."
             )
         draft.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(name) / file, draft / file)
@@ -105,12 +126,12 @@ def copy_autoencoder(name: str, out: Path) -> None:
     draft.rename(out / "autoencoder")
 
 
-def open_autoencoder(name: str, out: Path) -> Autoencoder | None:
-    """'shapes' is the committed one, 'none' is pixels, and any other was copied into the run."""
+def open_autoencoder(name: str, out: Path) -> Autoencoder | CodeAutoencoder | None:
+    """One that comes with the package, 'none' for pixels, and any other was copied into the run."""
     if name == "none":
         return None
-    if name == "shapes":
-        return committed_autoencoder()
+    if name in COMMITTED:
+        return committed_autoencoder(name)
     folder = out / "autoencoder"
     try:
         recipe = AutoencoderRecipe[Data].model_validate_json((folder / "recipe.json").read_text())

@@ -2,31 +2,33 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 import torch
 from pydantic import Field, PositiveInt, field_validator
-from torch import Tensor
+from torch import Tensor, nn
 
-from tmatch.backbone import DiT
+from tmatch.backbone import DiT, Llama
 from tmatch.data import Codec, InMemory
 from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
+from tmatch.kernel import Choice, Decoding, Unmasking
 from tmatch.patch import Patchify
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
 from tmatch.recipes.settings import AnyData, Data, Strict
 from tmatch.sample import TextToImage
-from tmatch.solver import Euler
+from tmatch.solver import Euler, Solver
 from tmatch.text import WordEncoder
 from tmatch.train import Captioned, GeneratorTask, Task, TrainConfig, Trainer, checkpoint
 from tmatch.variants import HeadConfig, variant
 
 
 class BackboneSettings(Strict):
-    """The DiT."""
+    """The backbone."""
 
+    kind: Literal["dit", "llama"] = "dit"  # llama for variants that need no time
     width: int = Field(default=128, gt=0)
     depth: int = Field(default=4, gt=0)
     heads: int = Field(default=4, gt=0)
@@ -52,11 +54,24 @@ class TextSettings(Strict):
 
 
 class SamplingSettings(Strict):
-    """How the model is sampled unless told otherwise."""
+    """How the model is sampled unless told otherwise; a variant takes what concerns it."""
 
-    steps: int = Field(default=16, gt=0)  # transitions
+    steps: int | None = Field(default=16, gt=0)  # transitions; none for the variant's own
     head_steps: int = Field(default=4, gt=0)  # solver steps of the head in each
     guidance: float = 2.0  # 1 is none
+    iterations: int | None = Field(default=None, gt=0)  # of masked variants; none for a token each
+    order: Literal["random", "raster", "confidence"] = "random"  # in which masked variants draw tokens
+    temperature: float = Field(default=1.0, ge=0)  # of codes; 0 takes the likeliest
+    top_k: int | None = Field(default=None, gt=0)  # draw from so many of the likeliest codes
+    top_p: float | None = Field(default=None, gt=0, le=1)  # draw from the likeliest codes of this probability
+
+    def decoding(self, solver: Callable[[int], Solver] = Euler) -> Decoding:
+        """What of it concerns kernels."""
+        return Decoding(
+            solver(self.head_steps),
+            unmasking=Unmasking(self.iterations, self.order),
+            choice=Choice(self.temperature, self.top_k, self.top_p),
+        )
 
 
 class GeneratorRecipe(Strict, Generic[AnyData]):
@@ -85,17 +100,20 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
 
     def build(self, codec: Codec, shape: tuple[int, int, int], vocabulary: tuple[str, ...]) -> TextToImage:
         """The networks, with weights from the seed; `shape` is that of a state."""
-        text, backbone, channels = self.text, self.backbone, shape[-1]
-        head = HeadConfig(self.head.width, self.head.depth, self.head.patch, self.head.draws)
+        text, row, channels = self.text, variant(self.variant), shape[-1]
+        head = HeadConfig(self.head.width, self.head.depth, self.head.patch, self.head.draws, codes=codec.codes)
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             torch.manual_seed(self.train.seed)
             encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
-            dit = DiT(
-                channels, backbone.width, backbone.depth, backbone.heads, text.width,
-                checkpointing=backbone.checkpointing,
-            )  # fmt: skip
-            model = variant(self.variant).build(dit, channels, head)
+            backbone = self._backbone(self.backbone.width if row.codes else channels, row.timed)
+            model = row.build(backbone, channels, head)
         return TextToImage(model, encoder, codec, shape)
+
+    def _backbone(self, channels: int, timed: bool) -> nn.Module:
+        own, condition = self.backbone, self.text.width
+        if own.kind == "llama":
+            return Llama(channels, own.width, own.depth, own.heads, condition)
+        return DiT(channels, own.width, own.depth, own.heads, condition, timed=timed, checkpointing=own.checkpointing)
 
     def codec(self, out: Path) -> Codec:
         """Pictures to states, as the run in `out` does it."""
@@ -143,7 +161,7 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         sampling = self.sampling
         drawn = pipeline.generate(
             prompts, range(len(prompts)),
-            steps=sampling.steps, solver=Euler(sampling.head_steps), guidance=sampling.guidance,
+            steps=sampling.steps, guidance=sampling.guidance, decoding=sampling.decoding(),
         )  # fmt: skip
         return grid(drawn.images)
 
@@ -155,7 +173,7 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
             sampling = self.sampling
             measured = captions_satisfied(
                 pipeline, prompts,
-                steps=sampling.steps, head_steps=sampling.head_steps, guidance=sampling.guidance,
+                steps=sampling.steps, guidance=sampling.guidance, decoding=sampling.decoding(),
             )  # fmt: skip
             result |= {key: value for key, value in measured.record().items() if key != "seconds"}
         checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tmatch.recipes.autoencoder import AutoencoderRecipe, shapes_autoencoder
+from tmatch.recipes.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
 from tmatch.recipes.generator import GeneratorRecipe, SamplingSettings
 from tmatch.recipes.settings import FolderData, ShapesData
 from tmatch.train import TrainConfig
@@ -52,6 +52,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-dtm": shapes_dtm,
     "shapes-dtm-mean": shapes_dtm_mean,
     "shapes-autoencoder": shapes_autoencoder,
+    "shapes-codes-autoencoder": shapes_codes_autoencoder,
     "folder-dtm": folder_dtm,
     "folder-autoencoder": folder_autoencoder,
 }

@@ -1,7 +1,7 @@
 """From prompts to pictures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from tmatch.guidance import ClassifierFreeGuidance
 from tmatch.kernel import Decoding
 from tmatch.model import Model
 from tmatch.sample.generation import Evaluations, generate
-from tmatch.solver import Euler, Solver
 from tmatch.text import TextEncoder
 from tmatch.times import Steps
 
@@ -42,20 +41,23 @@ class TextToImage(nn.Module):
         seeds: Sequence[int],
         *,
         steps: Steps | None = None,
-        solver: Solver = Euler(4),
         guidance: float = 1.0,
         negative: str = "",
+        decoding: Decoding = Decoding(),
         batch_size: int = 64,
         progress: bool = False,
     ) -> Pictures:
-        """A picture for each prompt and its seed; `guidance` pushes away from the `negative` prompt."""
+        """A picture for each prompt and its seed; `guidance` pushes away from the `negative` prompt.
+
+        `decoding` says how to draw; its own guidance is not used.
+        """
         if not prompts or any(not prompt.strip() for prompt in prompts):
             raise ValueError("A prompt is empty; say what to draw, such as 'a red circle'.")
         if len(seeds) != len(prompts):
             raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
         scale = ClassifierFreeGuidance(self.encoder([negative]), guidance)
         condition = self.encoder(prompts)
-        decoding = Decoding(solver, scale)
+        decoding = replace(decoding, guidance=scale)
         result = generate(
             self.model, self.shape, seeds, condition,
             steps=steps, decoding=decoding, batch_size=batch_size, progress=progress,

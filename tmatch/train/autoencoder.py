@@ -1,10 +1,11 @@
-"""An autoencoder as a training task: reconstruction, and a little of the KL divergence to N(0, I)."""
+"""An autoencoder as a training task: reconstruction, and where it is continuous a little of a divergence to N(0, I)."""
 
 import torch
 from torch import Tensor
 
 from tmatch.data import InMemory
 from tmatch.data.autoencoder import Autoencoder
+from tmatch.data.codes import CodeAutoencoder
 from tmatch.noise import Noise
 from tmatch.train.trainer import Task
 
@@ -12,7 +13,9 @@ from tmatch.train.trainer import Task
 class AutoencoderTask(Task):
     """|x - decode(z)|^2 + kl KL(q(z | x), N(0, I)), z ~ q(z | x), over pictures (n, 3, height, width) in [0, 1]."""
 
-    def __init__(self, autoencoder: Autoencoder, images: Tensor, kl: float = 1e-4, seed: int = 0) -> None:
+    def __init__(
+        self, autoencoder: Autoencoder | CodeAutoencoder, images: Tensor, kl: float = 1e-4, seed: int = 0
+    ) -> None:
         super().__init__()
         if images.shape[-1] % 4 or images.shape[-2] % 4:
             raise ValueError(f"The sides of pictures divide by 4; got {images.shape[-2]}x{images.shape[-1]}.")
@@ -24,8 +27,6 @@ class AutoencoderTask(Task):
         chosen = self.data.indices(step, size).tensor_split(parts)[part]
         places = torch.arange(size).tensor_split(parts)[part]
         image = self.data.x[chosen]
-        mean, log_variance = self.autoencoder.posterior(image)
-        noise = Noise.derive(self.data.seed, step, places, image.device).normal(*mean.shape[1:])
-        rebuilt = self.autoencoder.reconstruct(mean + (log_variance / 2).exp() * noise)
-        divergence = (mean.square() + log_variance.exp() - 1 - log_variance) / 2
-        return (rebuilt - image).square().mean() + self.kl * divergence.mean()
+        noise = Noise.derive(self.data.seed, step, places, image.device)
+        rebuilt, divergence = self.autoencoder.trained(image, noise)
+        return (rebuilt - image).square().mean() + self.kl * divergence

@@ -1,0 +1,202 @@
+"""Causality, and that decoding with a cache is the full pass."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from laws import CODES, SHAPE, awake, condition, data_of, shape_of, small_dit, small_model
+from torch import Tensor, nn
+
+import tmatch as tm
+from tmatch.guidance import Branches
+
+N = SHAPE[0] * SHAPE[1]
+CAUSAL = [name for name, row in tm.VARIANTS.items() if "causal" in row.attention]
+LLAMA: list[tuple[str, Callable[[], nn.Module]]] = [
+    ("fhtm-3", lambda: tm.Llama(SHAPE[-1], 24, 2, 2, condition_width=8)),
+    ("ar-discrete", lambda: tm.Llama(24, 24, 2, 2, condition_width=8)),
+]
+EVERY = pytest.mark.parametrize(
+    ("name", "backbone"),
+    [(name, lambda: None) for name in CAUSAL] + LLAMA,
+    ids=[*CAUSAL, "fhtm-3 on Llama", "ar-discrete on Llama"],
+)
+
+
+def causal_model(name: str, backbone: Callable[[], nn.Module | None]) -> tm.Model:
+    torch.manual_seed(1)
+    return small_model(name, backbone=backbone())
+
+
+def transitions(name: str) -> int:
+    """How many states the kernel draws at once: a path, or the next."""
+    return len(tm.VARIANTS[name].times.points) - 1 if not tm.VARIANTS[name].timed else 1
+
+
+def targets(name: str, batch: int) -> Tensor:
+    """Y: a state, or a path of them."""
+    if tm.VARIANTS[name].timed:
+        return data_of(name, batch)
+    return torch.stack([data_of(name, batch, seed) for seed in range(transitions(name))], dim=1)
+
+
+def time(name: str, batch: int) -> Tensor | None:
+    return torch.zeros(batch) if tm.VARIANTS[name].timed else None
+
+
+@EVERY
+def test_no_token_is_told_of_itself_or_of_a_later_one(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+    kernel, y = causal_model(name, backbone).kernel, targets(name, 2)
+    x_t, given = data_of(name, 2, seed=900), condition(2)
+    before = kernel.contexts(y, x_t, time(name, 2), given)
+    for j in range(before.shape[1]):
+        other = y.flatten(1, -2).clone()
+        other[:, j] = (other[:, j] + 1) % CODES
+        after = kernel.contexts(other.view(y.shape), x_t, time(name, 2), given)
+        changed = (after - before).abs().amax((0, 2)) > 1e-6
+        assert not changed[: j + 1].any(), "what token j is drawn from does not know token j"
+        assert changed[j + 1 :].any() or j + 1 == len(changed), "but what comes after does"
+
+
+@pytest.mark.parametrize("name", [name for name in CAUSAL if tm.VARIANTS[name].timed])
+def test_every_token_is_told_all_of_the_state_before(name: str) -> None:
+    kernel, y, x_t, given = small_model(name).kernel, data_of(name, 2), data_of(name, 2, seed=900), condition(2)
+    before = kernel.contexts(y, x_t, torch.zeros(2), given)
+    for j in range(N):
+        other = x_t.flatten(1, -2).clone()
+        other[:, j] += 1
+        after = kernel.contexts(y, other.view(x_t.shape), torch.zeros(2), given)
+        assert ((after - before).abs().amax((0, 2)) > 1e-6).all()
+
+
+def test_a_prefix_sees_all_of_itself_and_nothing_of_what_follows() -> None:
+    f, x, t, given = awake(small_dit()), torch.randn(2, 9, 4), torch.rand(2), condition(2)
+    before = f(x, t, given, prefix=5)
+    for j in range(9):
+        other = x.clone()
+        other[:, j] += 1
+        touched = (f(other, t, given, prefix=5) - before).abs().amax((0, 2)) > 1e-6
+        assert touched.tolist() == [i >= j or (i < 5 and j < 5) for i in range(9)]
+
+
+class Recording(tm.Law):
+    """A law that remembers what it was given; an oracle where it is told what to draw."""
+
+    def __init__(self, law: tm.Law, oracle: Tensor | None = None) -> None:
+        super().__init__()
+        self.law, self.head, self.oracle = law, law.head, oracle
+        self.seen: list[Tensor] = []
+
+    def embed(self, b: Tensor) -> Tensor:
+        return self.law.embed(b)
+
+    def loss(self, b: Tensor, h: Tensor, t: Tensor | None, noise: tm.Noise) -> Tensor:
+        return self.law.loss(b, h, t, noise)
+
+    def sample(self, h: Tensor, t: Tensor | None, noise: tm.Noise, decoding: tm.Decoding, branches: Branches) -> Tensor:
+        self.seen.append(h)
+        if self.oracle is None:
+            return self.law.sample(h, t, noise, decoding, branches)
+        return self.oracle[:, len(self.seen) - 1 :][:, :1]
+
+
+GUIDED = tm.ClassifierFreeGuidance(condition(1, length=1, seed=99), 3.0)
+
+
+@EVERY
+@pytest.mark.parametrize("guidance", [tm.NoGuidance(), GUIDED], ids=["plain", "guided"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_decoding_with_a_cache_is_the_full_pass(
+    name: str, backbone: Callable[[], nn.Module | None], guidance: tm.Guidance, batch: int
+) -> None:
+    model, given, noise = causal_model(name, backbone), condition(batch), tm.Noise(range(batch))
+    kernel, x_t = model.kernel, data_of(name, batch, seed=900)
+    kernel.law = recording = Recording(kernel.law)
+    t = None if time(name, 1) is None else torch.tensor(0.0)
+    with torch.no_grad():
+        states = list(kernel.states(x_t, transitions(name), t, given, noise, tm.Decoding(guidance=guidance)))
+        y = torch.stack(states, dim=1) if t is None else states[0]
+        branches = guidance.at(0.0, given, keep_all=True)
+        x, times, conditions = branches.inputs(x_t, t)
+        full = kernel.contexts(branches.stack(y), x, times, conditions)
+    torch.testing.assert_close(torch.cat(recording.seen, dim=1), full, atol=1e-5, rtol=1e-5)
+
+
+@EVERY
+def test_an_oracle_regenerates_the_data_and_its_loss_is_the_teachers(
+    name: str, backbone: Callable[[], nn.Module | None]
+) -> None:
+    """Tokens that are right one by one make the state right, and their loss by the cache is that of training."""
+    model, y, given = causal_model(name, backbone), targets(name, 3), condition(3)
+    kernel, x_t = model.kernel, data_of(name, 3, seed=900)
+    law, t = kernel.law, time(name, 3)
+    kernel.law = recording = Recording(law, oracle=y.flatten(1, -2))
+    with torch.no_grad():
+        states = list(
+            kernel.states(x_t, transitions(name), None if t is None else t[0], given, tm.Noise(range(3)), tm.Decoding())
+        )
+        decoded = law.loss(y.flatten(1, -2), torch.cat(recording.seen, dim=1), t, tm.Noise(range(3)))
+        taught = law.loss(y.flatten(1, -2), kernel.contexts(y, x_t, t, given), t, tm.Noise(range(3)))
+    assert torch.equal(torch.stack(states, dim=1).view(y.shape), y)
+    torch.testing.assert_close(decoded, taught, atol=1e-5, rtol=1e-5)
+
+
+@EVERY
+def test_every_token_costs_one_evaluation_and_is_read_once(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+    model, lengths = causal_model(name, backbone), []
+    steps = len(tm.VARIANTS[name].times.points) - 1
+    model.kernel.backbone.register_forward_hook(lambda _, inputs, __: lengths.append(inputs[0].shape[1]))
+    drawn = tm.generate(model, shape_of(name), [0, 1], condition(2))
+    assert drawn.evaluations.backbone == steps * N
+    assert sorted(set(lengths)) in ([1], [1, N]), "X_t once, then a token at a time"
+
+
+def test_a_llama_cannot_see_ahead_nor_read_a_time() -> None:
+    f = tm.Llama(4, 24, 2, 2)
+    with pytest.raises(ValueError, match="reads no time"):
+        f(torch.randn(1, 3, 4), torch.zeros(1), prefix=0)
+    with pytest.raises(ValueError, match="causal throughout"):
+        f(torch.randn(1, 3, 4))
+
+
+@pytest.mark.parametrize("backbone", [small_dit(timed=False), tm.Llama(4, 24, 2, 2, condition_width=8)])
+def test_a_cache_asked_beyond_its_length_says_so(backbone: nn.Module) -> None:
+    cache = backbone.open(None, condition(2), 2, length=3)
+    backbone(torch.randn(2, 2, 4), prefix=0, cache=cache)
+    with pytest.raises(ValueError, match=r"holds .*was asked to take 2 more; open one of at least"):
+        backbone(torch.randn(2, 2, 4), prefix=0, cache=cache)
+    assert cache.filled == 2, "nothing was lost"
+
+
+def test_what_cannot_be_learnt_is_refused() -> None:
+    dit, flow = small_dit(), tm.Flow(tm.FlowHead(4, 24, 24, 2))
+    times = tm.Grid.exponential(3)
+    with pytest.raises(ValueError, match="dependent=True for the paper's ablation"):
+        tm.TransitionMatching(tm.LinearProcess(), tm.NextState(), tm.Autoregressive(dit, flow), times)
+    tm.TransitionMatching(tm.LinearProcess(), tm.NextState(), tm.Autoregressive(dit, flow, dependent=True), times)
+    kernel = tm.FullHistory(dit, flow, channels=4)
+    with pytest.raises(ValueError, match="dependent=True"):
+        tm.FullHistoryMatching(tm.LinearProcess(), tm.NextState(), kernel, times)
+    with pytest.raises(ValueError, match="MLP has no cache"):
+        tm.Autoregressive(tm.MLP((2,), 4), flow)
+    with pytest.raises(ValueError, match=r"takes the 3 steps it was trained with.*asked for 2"):
+        small_model("artm-3").sample(SHAPE, tm.Noise([0]), condition(1), steps=2)
+    with pytest.raises(ValueError, match=r"takes the 3 steps it was trained with.*asked for 4|at most 3 steps"):
+        small_model("fhtm-3").sample(SHAPE, tm.Noise([0]), condition(1), steps=4)
+    with pytest.raises(ValueError, match="cannot start from a state"):
+        small_model("fhtm-3").sample(SHAPE, tm.Noise([0]), condition(1), start=torch.zeros(1, *SHAPE))
+    with pytest.raises(ValueError, match="no head patch"):
+        small_model("artm-3", head=replace(tm.HeadConfig(24, 2), patch=(1, 3)))
+    with pytest.raises(ValueError, match="predicts NextState by a FullHistory kernel"):
+        tm.FullHistoryMatching(tm.LinearProcess(), tm.Difference(), tm.ParallelFlow(dit, flow), times)
+
+
+def test_partial_states_are_four_a_transition() -> None:
+    model = small_model("fhtm-3")
+    path = tm.generate(model, SHAPE, [0, 1], condition(2), keep_path=True).path
+    kinds = [moment.kind for moment in path]
+    assert kinds == ["start", *(["partial"] * 3 + ["transition"]) * 3]
+    first, whole = path[1].x_t.flatten(1, 2), path[4].x_t.flatten(1, 2)
+    assert torch.equal(first[:, :2], whole[:, :2]), "what is drawn stays"
+    assert not torch.equal(first[:, 3:], whole[:, 3:]), "what is not shows the state before"

@@ -1,0 +1,209 @@
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from laws import CODES, SHAPE, awake, condition, data_of, shape_of, small_dit, small_model
+from torch import Tensor
+
+import tmatch as tm
+from tmatch.guidance import Branches
+from tmatch.kernel.categorical import narrowed
+from tmatch.kernel.masked import unmasked
+
+N = SHAPE[0] * SHAPE[1]
+MASKED = [name for name, row in tm.VARIANTS.items() if "K" in row.evaluations]
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5, 16, None])
+def test_every_iteration_draws_something_and_the_last_leaves_nothing(iterations: int | None) -> None:
+    known = unmasked(16, iterations)
+    assert known[0] == 0
+    assert known[-1] == 16
+    assert all(b > a for a, b in pairwise(known))
+    assert len(known) == (iterations or 16) + 1
+
+
+def test_the_share_that_is_hidden_follows_the_cosine() -> None:
+    known = unmasked(4096, 16)
+    for k in range(1, 16):
+        assert 1 - known[k] / 4096 == pytest.approx(math.cos(math.pi / 2 * k / 16), abs=1e-3)
+
+
+def test_masking_ratios_are_those_published() -> None:
+    u = tm.Noise(range(20_000)).uniform()
+    gaussian, cosine = tm.TruncatedGaussianRatio()(u), tm.CosineRatio()(u)
+    assert 0.7 <= gaussian.min() < 0.71
+    assert 0.99 < gaussian.max() <= 1
+    z = 0.3 / 0.25  # the mean of half a normal, cut at z standard deviations
+    density = (1 - math.exp(-(z**2) / 2)) / math.sqrt(2 * math.pi) / (0.5 * math.erf(z / math.sqrt(2)))
+    assert gaussian.mean() == pytest.approx(1 - 0.25 * density, abs=0.005)
+    assert cosine.mean() == pytest.approx(2 / math.pi, abs=0.01)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_hidden_tokens_are_not_seen_and_known_ones_are(name: str) -> None:
+    kernel, y, x_t, given = small_model(name).kernel, data_of(name, 2), data_of(name, 2, seed=900), condition(2)
+    known = torch.tensor([[True, False, True, False, False, True]] * 2)
+    before = kernel.contexts(y, known, x_t, torch.zeros(2), given)
+    for j in range(N):
+        other = y.flatten(1, -2).clone()
+        other[:, j] = (other[:, j] + 1) % CODES
+        changed = (kernel.contexts(other.view(y.shape), known, x_t, torch.zeros(2), given) - before).abs() > 1e-6
+        assert changed.any() == known[0, j]
+        assert changed.amax((0, 2)).all() == known[0, j], "everything sees everything"
+
+
+def test_a_known_token_of_zeros_is_not_a_hidden_one() -> None:
+    kernel, y = small_model("martm-2").kernel, torch.zeros(1, *SHAPE)
+    known = torch.zeros(1, N, dtype=torch.bool)
+    hidden = kernel.contexts(y, known, y, torch.zeros(1), condition(1))
+    known[0, 2] = True
+    assert not torch.allclose(kernel.contexts(y, known, y, torch.zeros(1), condition(1)), hidden, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_the_loss_counts_hidden_tokens_only(name: str) -> None:
+    model = small_model(name)
+
+    class Share(tm.CosineRatio):
+        def __call__(self, u: Tensor) -> Tensor:
+            return torch.full_like(u, 0.5)
+
+    class Ones(torch.nn.Module):
+        head = None
+        embed = staticmethod(model.kernel.law.embed)
+
+        def loss(self, b: Tensor, h: Tensor, t: Tensor, noise: tm.Noise) -> Tensor:
+            return torch.ones(b.shape[:-1])
+
+    model.kernel.ratio, model.kernel.law = Share(), Ones()
+    losses = model.loss(data_of(name, 5), tm.Noise(range(5)), condition(5))
+    assert losses.tolist() == [0.5] * 5
+
+
+class Oracle(tm.Law):
+    """Draws the true token of each place, which it knows by what the backbone says: the place itself."""
+
+    def __init__(self, y: Tensor, channels: int) -> None:
+        super().__init__()
+        self.y, self.head, self.channels = y, None, channels
+        self.asked: list[Tensor] = []
+
+    def loss(self, b: Tensor, h: Tensor, t: Tensor | None, noise: tm.Noise) -> Tensor:
+        raise AssertionError("an oracle is not trained")
+
+    def sample(self, h: Tensor, t: Tensor | None, noise: tm.Noise, decoding: tm.Decoding, branches: Branches) -> Tensor:
+        places = h[..., :1].round().long()
+        self.asked.append(places[..., 0])
+        return self.y.take_along_dim(places, dim=1)
+
+
+class Places(torch.nn.Module):
+    """A backbone that says where each token is."""
+
+    width = 1
+
+    def forward(self, x: Tensor, t: Tensor, condition: tm.Condition | None = None, *, positions: Tensor) -> Tensor:
+        return (positions[..., 1] * SHAPE[1] + positions[..., 2]).float()[..., None]
+
+
+@pytest.mark.parametrize("order", ["random", "raster", "confidence"])
+@pytest.mark.parametrize("iterations", [1, 2, 4, None])
+def test_an_oracle_regenerates_the_data(order: str, iterations: int | None) -> None:
+    x_T = tm.Noise(range(3)).normal(*SHAPE)
+    law = Oracle(x_T.flatten(1, 2), SHAPE[-1])
+    kernel = tm.Masked(Places(), law, tm.CosineRatio())
+    model = tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, tm.Grid.uniform(1))
+    decoding = tm.Decoding(unmasking=tm.Unmasking(iterations, order))
+    assert torch.equal(model.sample(SHAPE, tm.Noise(range(3)), decoding=decoding), x_T)
+    drawn = torch.cat(law.asked, dim=1)
+    assert torch.equal(drawn.sort(1).values, torch.arange(N).expand(3, -1)), "each token once"
+    assert len(law.asked) == (iterations or N)
+    assert torch.equal(drawn, torch.arange(N).expand(3, -1)) == (order == "raster" or iterations == 1)
+
+
+@pytest.mark.parametrize("order", ["random", "raster", "confidence"])
+@pytest.mark.parametrize("name", MASKED)
+def test_a_batch_is_its_images_one_by_one_in_any_order(name: str, order: str) -> None:
+    model, given = small_model(name), condition(4)
+    decoding = tm.Decoding(unmasking=tm.Unmasking(3, order), choice=tm.Choice(0.9, top_k=7, top_p=0.9))
+    runs = [tm.generate(model, shape_of(name), range(4), given, decoding=decoding, batch_size=size) for size in (4, 1)]
+    torch.testing.assert_close(runs[0].x, runs[1].x, atol=1e-5, rtol=1e-5)
+    assert runs[0].evaluations.backbone == 3 * (len(tm.VARIANTS[name].times.points) - 1)
+
+
+CONDITIONAL = tm.NoGuidance().at(0.0, None)
+
+
+def test_codes_are_drawn_as_often_as_the_softmax_says() -> None:
+    law = awake(tm.Categorical(CODES, 8, 8))
+    n, h = 20_000, torch.randn(1, 3, 8)
+    k, chances = law.draw(h.expand(n, -1, -1), tm.Noise(range(n)), tm.Choice(), CONDITIONAL)
+    p = law.logits(h)[0].softmax(-1)
+    for token in range(3):
+        seen = k[:, token, 0].long().bincount(minlength=CODES) / n
+        assert ((seen - p[token]).abs() < 5 * (p[token] * (1 - p[token]) / n).sqrt() + 1e-9).all()
+    torch.testing.assert_close(chances, p.log().expand(n, -1, -1).take_along_dim(k.long(), dim=-1)[..., 0])
+
+
+def test_the_loss_is_the_log_probability() -> None:
+    law = awake(tm.Categorical(CODES, 8, 8))
+    h, b = torch.randn(2, 3, 8), torch.randint(CODES, (2, 3, 1)).float()
+    expected = -law.logits(h).log_softmax(-1).take_along_dim(b.long(), dim=-1)[..., 0]
+    torch.testing.assert_close(law.loss(b, h, None, tm.Noise([0, 1])), expected)
+
+
+def test_choices_narrow_the_logits() -> None:
+    logits = torch.tensor([0.5, 0.25, 0.15, 0.1]).log()
+    p = lambda **choice: narrowed(logits, tm.Choice(**choice)).softmax(-1)  # noqa: E731
+    torch.testing.assert_close(p(), torch.tensor([0.5, 0.25, 0.15, 0.1]))
+    torch.testing.assert_close(p(top_k=2), torch.tensor([2 / 3, 1 / 3, 0, 0]))
+    torch.testing.assert_close(p(top_p=0.6), torch.tensor([2 / 3, 1 / 3, 0, 0]))
+    torch.testing.assert_close(p(top_p=0.5), torch.tensor([1.0, 0, 0, 0]))
+    torch.testing.assert_close(p(temperature=0.5)[0] / p(temperature=0.5)[1], torch.tensor(4.0))
+    law = awake(tm.Categorical(CODES, 8, 8))
+    h = torch.randn(50, 3, 8)
+    greedy = law.draw(h, tm.Noise(range(50)), tm.Choice(temperature=0), CONDITIONAL)[0]
+    assert torch.equal(greedy[..., 0].long(), law.logits(h).argmax(-1))
+
+
+def test_logits_are_guided() -> None:
+    law = awake(tm.Categorical(CODES, 8, 8))
+    h = torch.randn(2, 3, 8)  # an image: conditional, then null
+    branches = Branches((None, None), (3.0, -2.0))
+    k = law.draw(h, tm.Noise([0]), tm.Choice(temperature=0), branches)[0]
+    guided = law.logits(h[1:]) + 3 * (law.logits(h[:1]) - law.logits(h[1:]))
+    assert torch.equal(k[..., 0].long(), guided.argmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: tm.Unmasking(0), "mask iterations is a whole number from 1 up"),
+        (lambda: tm.Unmasking(temperature=math.nan), "temperature is a finite number"),
+        (lambda: tm.Choice(temperature=-1), "temperature is a finite number from 0 up; got -1"),
+        (lambda: tm.Choice(top_k=0), "top-k, is a whole number from 1 up"),
+        (lambda: tm.Choice(top_p=0.0), "top-p, is above 0 and at most 1"),
+        (lambda: unmasked(16, 17), "16 tokens are drawn in at most 16 iterations"),
+        (lambda: tm.build("ar-discrete", small_dit(timed=False), 4), "say how many the tokenizer has"),
+        (
+            lambda: small_model("ar-discrete").loss(torch.full((1, 2, 3, 1), 11.0), tm.Noise([0]), condition(1)),
+            "Codes run from 0 to 10 here, and the data has 11 to 11: was it encoded with another codebook",
+        ),
+        (
+            lambda: small_model("mar-discrete").loss(torch.zeros(1, 2, 3, 4), tm.Noise([0]), condition(1)),
+            "encode with a discrete autoencoder",
+        ),
+        (
+            lambda: tm.TransitionMatching(
+                tm.LinearProcess(), tm.NextState(),
+                tm.Masked(small_dit(), tm.Flow(tm.FlowHead(4, 24)), tm.CosineRatio()), tm.Grid.uniform(2),
+            ),
+            "dependent=True",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(call, reason: str) -> None:  # noqa: ANN001
+    with pytest.raises(ValueError, match=reason):
+        call()

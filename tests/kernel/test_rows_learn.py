@@ -1,0 +1,70 @@
+"""Every row that draws tokens in turn learns what the tokens have to do with each other; one step of DTM cannot."""
+
+import pytest
+import torch
+from laws import assert_moments
+from torch import Tensor
+
+import tmatch as tm
+
+TOKENS, CODES = 4, 3
+MEAN = torch.tensor([0.5, -0.5, 0.0, 1.0])
+COVARIANCE = 0.7 + 0.3 * torch.eye(TOKENS)
+FACTOR = torch.linalg.cholesky(COVARIANCE)
+IN_ORDER = ["ar", "artm-2", "artm-3", "fhtm-2", "fhtm-3"]
+MASKED = ["mar", "mar-fluid", "martm-2", "martm-3"]
+
+
+def gaussian(noise: tm.Noise) -> Tensor:
+    return (MEAN + noise.normal(TOKENS) @ FACTOR.T)[..., None]
+
+
+def chain(noise: tm.Noise) -> Tensor:
+    """Four codes, each the one before it in three cases of four and any other in the fourth."""
+    first, moves = (noise.uniform() * CODES).long(), (noise.uniform(TOKENS - 1) * 8).long()
+    steps = torch.where(moves < 6, 0, moves - 5)  # 0 six times of eight, then 1 and 2
+    return (torch.cat((first[:, None], first[:, None] + steps.cumsum(1)), dim=1) % CODES)[..., None].float()
+
+
+def learnt(name: str, data, steps: int = 400, batch: int = 256, rate: float = 8e-3) -> tm.Model:  # noqa: ANN001
+    """A small model after a short training: Adam, and a rate that falls to nothing."""
+    torch.manual_seed(0)
+    row = tm.VARIANTS[name]
+    backbone = tm.DiT(32 if row.codes else 1, width=32, depth=1, heads=2, timed=row.timed)
+    model = row.build(backbone, 1, tm.HeadConfig(32, 2, codes=CODES if row.codes else None, draws=2))
+    if name == "mar":  # of four tokens at least 0.7 hidden is at most one known, and sampling asks for up to three
+        model.kernel.ratio = tm.TruncatedGaussianRatio(std=0.5, low=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=0.1)
+    for step in range(steps):
+        noise = tm.Noise.derive(0, step, batch)
+        optimizer.zero_grad()
+        model.loss(data(noise), noise).mean().backward()
+        optimizer.step()
+        schedule.step()
+    return model
+
+
+@pytest.mark.parametrize("name", IN_ORDER + MASKED)
+def test_a_correlated_gaussian_is_learnt(name: str) -> None:
+    model = learnt(name, gaussian, steps=800 if name in MASKED else 400)
+    x = tm.generate(model, (TOKENS, 1), range(1500), decoding=tm.Decoding(tm.Midpoint(8)), batch_size=1500).x
+    assert_moments(x[..., 0], MEAN, COVARIANCE)
+
+
+def test_one_step_of_dtm_cannot_for_its_tokens_are_independent() -> None:
+    model = learnt("dtm", gaussian)
+    x = tm.generate(model, (TOKENS, 1), range(1500), steps=1, decoding=tm.Decoding(tm.Midpoint(8)), batch_size=1500).x
+    assert_moments(x[..., 0], MEAN, COVARIANCE.diagonal().diag())
+
+
+@pytest.mark.parametrize("name", ["ar-discrete", "mar-discrete"])
+def test_a_chain_of_codes_is_learnt(name: str) -> None:
+    model = learnt(name, chain)
+    n = 4000
+    x = tm.generate(model, (TOKENS, 1), range(n), batch_size=n).x[..., 0].long()
+    move = torch.full((CODES, CODES), 1 / 8) + torch.eye(CODES) * 5 / 8
+    for i, j in [(0, 1), (1, 2), (2, 3), (0, 3)]:
+        chance = torch.linalg.matrix_power(move, j - i) / CODES
+        seen = torch.bincount(x[:, i] * CODES + x[:, j], minlength=CODES**2).view(CODES, CODES) / n
+        assert ((seen - chance).abs() < 5 * (chance * (1 - chance) / n).sqrt()).all()
