@@ -32,7 +32,7 @@ def fresh_model(
 ) -> tm.Model:
     row = tm.VARIANTS[name]
     if backbone is None:
-        backbone = small_dit(condition_width, 24 if row.codes else SHAPE[-1], row.timed)
+        backbone = small_dit(condition_width, 24 if row.embeds else SHAPE[-1], row.timed)
     return tm.build(name, backbone, SHAPE[-1], replace(head, codes=CODES) if row.codes else head)
 
 

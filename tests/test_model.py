@@ -94,7 +94,7 @@ def test_states_and_times_are_never_coarse(name: str, dtype: torch.dtype) -> Non
     x = tm.generate(model, shape_of(name), [0, 1], given, steps=steps_of(name), decoding=decoding).x
     assert loss.dtype == x.dtype == wide
     assert {h for _, h in seen} == {dtype}
-    if not VARIANTS[name].codes:  # codes are read as learnt vectors, in the precision of the network
+    if not VARIANTS[name].embeds:  # others read vectors of their own, in the precision of the network
         assert {x for x, _ in seen} == {wide}
 
 

@@ -5,7 +5,7 @@ import os
 # Waiting OpenMP threads that spin slow a shared machine down 1.4 to 4 times; it counts only before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from tmatch.backbone import MLP, Backbone, DiT, Llama, SequenceBackbone
+from tmatch.backbone import MLP, Backbone, DiT, HuggingFaceBackbone, Llama, SequenceBackbone
 from tmatch.condition import Condition
 from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
 from tmatch.head import FlowHead, Head
@@ -85,6 +85,7 @@ __all__ = [
     "Head",
     "HeadConfig",
     "Heun",
+    "HuggingFaceBackbone",
     "IndependentLinearProcess",
     "Itinerary",
     "Kernel",

@@ -133,7 +133,9 @@ def full_history(dependent: bool = False) -> KernelFactory:
 
 def masked(ratio: MaskingRatio) -> KernelFactory:
     """Some tokens at a time by a flow head, given X_t and the known ones."""
-    return lambda backbone, channels, head: Masked(backbone, _token(backbone, channels, head), ratio)
+    return lambda backbone, channels, head: Masked(
+        backbone, _token(backbone, channels, head), channels, _channels(backbone), ratio
+    )
 
 
 def codes_in_turn(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
@@ -151,8 +153,8 @@ class Variant:
     """One method. `given` is the paper's B | A in words, `itinerary` the way along the times when sampling.
 
     `attention` says what sees what, `evaluations` how often the backbone is called for an image: T transitions of n
-    tokens, or of K mask iterations. A row that is not `timed` takes a backbone without time, and one of `codes` states
-    of a discrete autoencoder.
+    tokens, or of K mask iterations. A row that is not `timed` takes a backbone without time, one of `codes` states of a
+    discrete autoencoder, and the backbone of one that `embeds` tokens itself may read tokens of any width.
     """
 
     process: Process
@@ -166,6 +168,7 @@ class Variant:
     evaluations: str = "T"
     timed: bool = True
     codes: bool = False
+    embeds: bool = False
 
     def build(self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> Model:
         """The model, on any backbone; `channels` is the width of a token."""
@@ -197,6 +200,7 @@ def _martm(times: Grid, ratio: MaskingRatio) -> Variant:
     return Variant(
         _INDEPENDENT, NextState(), masked(ratio), times,
         given="random sets of tokens by flow matching, given (t, X_t, the known)", evaluations="T K",
+        embeds=True,
     )  # fmt: skip
 
 
@@ -249,11 +253,11 @@ VARIANTS: dict[str, Variant] = {
     "ar-discrete": Variant(
         _INDEPENDENT, NextState(), codes_in_turn, Grid.uniform(1), model=FullHistoryMatching,
         given="code by code, categorical, given the codes before",
-        attention="causal", evaluations="n", timed=False, codes=True,
+        attention="causal", evaluations="n", timed=False, codes=True, embeds=True,
     ),
     "mar-discrete": Variant(
         _INDEPENDENT, NextState(), masked_codes, Grid.uniform(1),
-        given="random sets of codes, categorical, given the known", evaluations="K", codes=True,
+        given="random sets of codes, categorical, given the known", evaluations="K", codes=True, embeds=True,
     ),
 }  # fmt: skip
 

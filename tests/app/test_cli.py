@@ -65,7 +65,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_variants_lists_every_row() -> None:
     rows = json.loads(run("variants", "--json").stdout)
     assert [row["variant"] for row in rows] == list(tmatch.VARIANTS)
-    assert all(set(row) == {"variant", "process", "Y", "kernel", "times"} for row in rows)
+    columns = {"variant", "process", "Y", "kernel", "attention", "backbone", "times", "evaluations"}
+    assert all(set(row) == columns for row in rows)
 
 
 def test_help_names_every_command_and_recipe() -> None:
@@ -266,3 +267,17 @@ def test_the_first_command_needs_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.png").exists()
+
+
+def test_the_path_to_pictures_is_written_as_a_strip_and_an_animation(model: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    done = run("generate", "a circle", "a square", "--model", str(model), "--path", "--out", "new.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"new.png", "new-path.png", "new-path.gif"}
+    with Image.open(tmp_path / "new-path.gif") as animation, Image.open(tmp_path / "new-path.png") as strip:
+        assert animation.n_frames == 2, "an estimate, and the picture"
+        assert strip.size == (268, 268), "a row an image, two moments of each"
+    done = run("generate", "a circle", "--model", str(model), "--path", "--out", "folder", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.suffix for path in (tmp_path / "folder").iterdir()} == {".png", ".gif", ".jsonl"}

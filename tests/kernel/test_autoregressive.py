@@ -13,14 +13,28 @@ from tmatch.guidance import Branches
 
 N = SHAPE[0] * SHAPE[1]
 CAUSAL = [name for name, row in tm.VARIANTS.items() if "causal" in row.attention]
+
+
+def hugging_face_llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaModel
+
+    return LlamaModel(
+        LlamaConfig(
+            vocab_size=8, hidden_size=24, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=2,
+        )
+    )  # fmt: skip
+
+
 LLAMA: list[tuple[str, Callable[[], nn.Module]]] = [
     ("fhtm-3", lambda: tm.Llama(SHAPE[-1], 24, 2, 2, condition_width=8)),
     ("ar-discrete", lambda: tm.Llama(24, 24, 2, 2, condition_width=8)),
+    ("fhtm-2", lambda: tm.HuggingFaceBackbone(hugging_face_llama(), SHAPE[-1], condition_width=8)),
 ]
 EVERY = pytest.mark.parametrize(
     ("name", "backbone"),
     [(name, lambda: None) for name in CAUSAL] + LLAMA,
-    ids=[*CAUSAL, "fhtm-3 on Llama", "ar-discrete on Llama"],
+    ids=[*CAUSAL, "fhtm-3 on Llama", "ar-discrete on Llama", "fhtm-2 on a Hugging Face Llama"],
 )
 
 

@@ -113,7 +113,7 @@ class Places(torch.nn.Module):
 def test_an_oracle_regenerates_the_data(order: str, iterations: int | None) -> None:
     x_T = tm.Noise(range(3)).normal(*SHAPE)
     law = Oracle(x_T.flatten(1, 2), SHAPE[-1])
-    kernel = tm.Masked(Places(), law, tm.CosineRatio())
+    kernel = tm.Masked(Places(), law, SHAPE[-1], 8, tm.CosineRatio())
     model = tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, tm.Grid.uniform(1))
     decoding = tm.Decoding(unmasking=tm.Unmasking(iterations, order))
     assert torch.equal(model.sample(SHAPE, tm.Noise(range(3)), decoding=decoding), x_T)
@@ -198,7 +198,7 @@ def test_logits_are_guided() -> None:
         (
             lambda: tm.TransitionMatching(
                 tm.LinearProcess(), tm.NextState(),
-                tm.Masked(small_dit(), tm.Flow(tm.FlowHead(4, 24)), tm.CosineRatio()), tm.Grid.uniform(2),
+                tm.Masked(small_dit(), tm.Flow(tm.FlowHead(4, 24)), 4, 4, tm.CosineRatio()), tm.Grid.uniform(2),
             ),
             "dependent=True",
         ),

@@ -30,7 +30,7 @@ def learnt(name: str, data, steps: int = 400, batch: int = 256, rate: float = 8e
     """A small model after a short training: Adam, and a rate that falls to nothing."""
     torch.manual_seed(0)
     row = tm.VARIANTS[name]
-    backbone = tm.DiT(32 if row.codes else 1, width=32, depth=1, heads=2, timed=row.timed)
+    backbone = tm.DiT(32 if row.embeds else 1, width=32, depth=1, heads=2, timed=row.timed)
     model = row.build(backbone, 1, tm.HeadConfig(32, 2, codes=CODES if row.codes else None, draws=2))
     if name == "mar":  # of four tokens at least 0.7 hidden is at most one known, and sampling asks for up to three
         model.kernel.ratio = tm.TruncatedGaussianRatio(std=0.5, low=0.1)
@@ -47,7 +47,7 @@ def learnt(name: str, data, steps: int = 400, batch: int = 256, rate: float = 8e
 
 @pytest.mark.parametrize("name", IN_ORDER + MASKED)
 def test_a_correlated_gaussian_is_learnt(name: str) -> None:
-    model = learnt(name, gaussian, steps=800 if name in MASKED else 400)
+    model = learnt(name, gaussian, **({"steps": 1200, "batch": 128} if name in MASKED else {}))
     x = tm.generate(model, (TOKENS, 1), range(1500), decoding=tm.Decoding(tm.Midpoint(8)), batch_size=1500).x
     assert_moments(x[..., 0], MEAN, COVARIANCE)
 

@@ -39,7 +39,10 @@ def rows() -> list[dict[str, str]]:
             "process": str(row.process),
             "Y": row.parametrization.symbol,
             "kernel": row.given,
+            "attention": row.attention,
+            "backbone": "DiT" if row.timed else "DiT, Llama",
             "times": str(row.times),
+            "evaluations": row.evaluations,
         }
         for name, row in VARIANTS.items()
     ]

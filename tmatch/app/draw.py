@@ -7,22 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tmatch.data.pictures import grid, save_picture
+from tmatch.data.pictures import grid, save_animation, save_picture
 from tmatch.eval.captions import captions_satisfied, interval
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.recipes import load_model
 from tmatch.recipes.generator import SamplingSettings
 from tmatch.recipes.settings import Split
 from tmatch.sample import Pictures
+from tmatch.sample.frames import spread
 from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
 from tmatch.tensors import Device, place, whole
 from tmatch.text import TextEncoder, WordEncoder
 from tmatch.train import checkpoint
 
+FRAMES = 13  # of a strip
 DEFAULT_MODEL = "shapes-dtm-mean"
 SOLVERS: dict[str, Callable[[int], Solver]] = {"euler": Euler, "midpoint": Midpoint, "heun": Heun, "rk4": RK4}
 
@@ -72,6 +75,7 @@ def generate(
     seed: int = 0,
     batch_size: int = 64,
     out: Path = Path("out.png"),
+    path: bool = False,
 ) -> None:
     """Draw pictures of prompts.
 
@@ -86,6 +90,7 @@ def generate(
         seed: of the first picture; the next have the next seeds.
         batch_size: pictures drawn at once; no picture depends on it.
         out: a .png file for all pictures side by side, or a folder for a file each.
+        path: also write how the pictures came about, as a strip (-path.png) and as an animation (-path.gif).
     """
     texts = [*prompts, *(() if prompt_file is None else _lines(prompt_file))]
     each = [text for text in texts for _ in range(whole("The number of pictures of a prompt", images))]
@@ -98,10 +103,12 @@ def generate(
     seeds = range(seed, seed + len(each))
     drawn = pipeline.to(place(how.device)).generate(
         each, seeds, steps=settings.steps, guidance=settings.guidance, decoding=settings.decoding(SOLVERS[solver]),
-        negative=negative, batch_size=batch_size, progress=sys.stderr.isatty(),
+        negative=negative, batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path,
     )  # fmt: skip
     _tell(each, seeds, drawn, recipe.data.checkable(1) is not None)
     _write(out, each, seeds, drawn)
+    if path:
+        _write_path(out, drawn)
 
 
 def _lines(path: Path) -> list[str]:
@@ -179,6 +186,21 @@ def _write(out: Path, prompts: list[str], seeds: range, drawn: Pictures) -> None
             rows.append({"file_name": f"{seed:06d}.png", "text": prompt, "seed": seed})
         checkpoint.write_text(out / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     print(f"wrote {out}")
+
+
+def _write_path(out: Path, drawn: Pictures) -> None:
+    """A row an image of up to FRAMES moments; and all of them one after the other."""
+    name = out.with_suffix("") if out.suffix.lower() == ".png" else out / out.name
+    scale = max(1, 128 // drawn.images.shape[-1])
+    chosen = [drawn.path[k] for k in spread(len(drawn.path), FRAMES)]
+    strip = torch.stack(chosen, dim=1).flatten(0, 1)
+    for ending, write in (
+        (".png", lambda file: save_picture(grid(strip, columns=len(chosen), gap=1), file, scale)),
+        (".gif", lambda file: save_animation([grid(frame, gap=1) for frame in drawn.path], file, scale)),
+    ):
+        file = name.with_name(f"{name.name}-path{ending}")
+        write(file)
+        print(f"wrote {file}")
 
 
 def evaluate(

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from tmatch.backbone.cache import Cache
 from tmatch.backbone.dit import DiT
+from tmatch.backbone.huggingface import HuggingFaceBackbone
 from tmatch.backbone.llama import Llama
 from tmatch.backbone.mlp import MLP
 from tmatch.condition import Condition
@@ -43,4 +44,4 @@ class SequenceBackbone(Protocol):
         """A cache with room for `length` tokens; it knows t and the condition."""
 
 
-__all__ = ["MLP", "Backbone", "Cache", "DiT", "Llama", "SequenceBackbone", "grid_positions"]
+__all__ = ["MLP", "Backbone", "Cache", "DiT", "HuggingFaceBackbone", "Llama", "SequenceBackbone", "grid_positions"]

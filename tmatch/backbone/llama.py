@@ -96,7 +96,7 @@ class Llama(nn.Module):
         cache: LlamaContext | None = None,
     ) -> Tensor:
         """One vector a token, (batch, *grid, width); tokens follow each other in reading order, `positions` or not."""
-        _require_causal(t, prefix)
+        require_causal(t, prefix)
         if x.shape[-1] != self.channels:
             raise ValueError(f"This backbone reads tokens of {self.channels} channels; got {x.shape[-1]}.")
         grid = x.shape[1:-1]
@@ -110,7 +110,7 @@ class Llama(nn.Module):
 
     def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> LlamaContext:
         """A cache for decoding: the text is read here, once, and there is room for `length` tokens after it."""
-        _require_causal(t, 0)
+        require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
         context = self._context(text, batch, length)
         if context.there is not None and bool(context.there.all()):
@@ -150,7 +150,8 @@ class Llama(nn.Module):
         return self.out_norm(tokens)
 
 
-def _require_causal(t: Time | None, prefix: int | None) -> None:
+def require_causal(t: Time | None, prefix: int | None) -> None:
+    """Refuse what a language model cannot do."""
     if t is not None:
         raise ValueError("A Llama reads no time; use it where the history tells the step (FHTM), or take a DiT.")
     if prefix != 0:

@@ -98,7 +98,10 @@ class Autoregressive(Kernel):
             if place + 1 == prod(grid):
                 yield x.unflatten(1, grid).clone()
             elif decoding.observe is not None and place + 1 in intermediates(prod(grid)):
-                decoding.report(Snapshot("partial", (index + 1) / len(positions), x.unflatten(1, grid).clone()))
+                drawn = (torch.arange(prod(grid), device=x.device) <= place).expand(len(x), -1).unflatten(1, grid)
+                known = None if self.law.continuous else drawn
+                state = x.unflatten(1, grid).clone()
+                decoding.report(Snapshot("partial", (index + 1) / len(positions), state, known=known))
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         require_independent(type(self).__name__, process, parametrization, self.dependent)

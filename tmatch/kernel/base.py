@@ -21,13 +21,15 @@ from tmatch.tensors import State, Time, whole
 class Snapshot:
     """A moment of sampling: X_0 at the start, each state a transition leads to, partial ones where a kernel has them.
 
-    `estimate` is the denoising estimate of X_T from which the transition to x_t was made.
+    `estimate` is the denoising estimate of X_T from which the transition to x_t was made; `known` (batch, *grid) says
+    which tokens of a partial state are drawn, where the others show nothing.
     """
 
     kind: Literal["start", "transition", "partial"]
     t: float
     x_t: State
     estimate: State | None = None
+    known: Tensor | None = None
 
 
 def intermediates(tokens: int, parts: int = 4) -> set[int]:

@@ -1,5 +1,7 @@
 """Tokens that are codes of a discrete autoencoder."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
@@ -16,6 +18,8 @@ class Categorical(Law):
 
     The backbone reads codes as learnt vectors of `channels` numbers.
     """
+
+    continuous: ClassVar[bool] = False
 
     def __init__(self, codes: int, channels: int, width: int) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """The law of a token given the backbone's output: continuous (`Flow`) or a code (`Categorical`)."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -13,6 +14,8 @@ from tmatch.tensors import Time
 class Law(nn.Module, ABC):
     """p(B | h) for a token B: every kernel that draws tokens from a backbone's output rests on one."""
 
+    continuous: ClassVar[bool] = True
+    """Whether noise is a token too, if not a likely one."""
     head: nn.Module | None
     """The network called at every solver step, where there is one."""
 

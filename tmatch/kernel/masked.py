@@ -14,13 +14,13 @@ from tmatch.kernel.autoregressive import require_independent
 from tmatch.kernel.base import Decoding, Kernel, Snapshot, Unmasking, intermediates
 from tmatch.kernel.categorical import Categorical
 from tmatch.kernel.law import Law
-from tmatch.layers import grid_positions
+from tmatch.layers import grid_positions, initialise
 from tmatch.noise import Noise
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
 from tmatch.tensors import State, Time
 
-KNOWN, HIDDEN = 1, 2  # the steps at which tokens of Y stand; those of X_t stand at 0
+KNOWN, HIDDEN = 0, 1  # the steps at which tokens stand
 
 
 class MaskingRatio(ABC):
@@ -56,35 +56,36 @@ class TruncatedGaussianRatio(MaskingRatio):
 class Masked(Kernel):
     """Y^S | (t, X_t, Y^known) for random sets S of tokens, each token on its own: MARTM's kernel, MAR's where T = 1.
 
-    The backbone reads [X_t, Y], and everything sees everything. A hidden token is zeros, at a step of its own: its
-    position tells it from a known one, which may have any value.
+    Each token of the backbone is a linear of (X_t^i, Y^i), zeros for a hidden Y^i, and everything sees everything. A
+    hidden one stands at a step of its own: its position tells it from a known one, which may have any value.
     """
 
-    def __init__(self, backbone: nn.Module, law: Law, ratio: MaskingRatio, dependent: bool = False) -> None:
+    def __init__(
+        self, backbone: nn.Module, law: Law, channels: int, width: int, ratio: MaskingRatio, dependent: bool = False
+    ) -> None:
+        """Tokens have `channels` numbers, and the backbone reads `width` of them."""
         super().__init__()
         self.backbone = backbone
         self.law = law
         self.ratio = ratio
         self.dependent = dependent
+        self.join = nn.Linear(2 * channels, width)
+        initialise(self.join)
 
     @property
     def head(self) -> nn.Module | None:
         return self.law.head
 
-    def opening(self, x_t: State, tokens: Tensor) -> Tensor:
-        """What is read before the tokens of Y, (batch, m, channels): X_t."""
-        return x_t.flatten(1, -2)
+    def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
+        """What the backbone reads of tokens (batch, n, channels), those `known` and those not."""
+        return self.join(torch.cat((x_t, y * known[..., None]), dim=-1).to(self.join.weight.dtype))
 
     def contexts(self, y: State, known: Tensor, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
         """h for every token of Y, (batch, tokens, width), from those `known` (batch, tokens)."""
-        tokens = self.law.embed(y.flatten(1, -2)) * known[..., None]
-        opening = self.opening(x_t, tokens)
-        places = grid_positions(y.shape[1:-1], device=y.device)
-        step = torch.where(known, KNOWN, HIDDEN)[..., None] * places.new_tensor([1, 0, 0])
-        before = places[: opening.shape[1]].expand(len(y), -1, -1)
-        positions = torch.cat((before, places + step), dim=1)
-        h = self.backbone(torch.cat((opening, tokens), dim=1), t, condition, positions=positions)
-        return h[:, opening.shape[1] :]
+        tokens = self.read(y.flatten(1, -2), known, x_t.flatten(1, -2))
+        positions = grid_positions(y.shape[1:-1], device=y.device).repeat(len(y), 1, 1)
+        positions[..., 0] = torch.where(known, KNOWN, HIDDEN)
+        return self.backbone(tokens, t, condition, positions=positions)
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """The mean over the tokens, hidden ones only: each of them counts the same, in whatever image it is."""
@@ -108,7 +109,7 @@ class Masked(Kernel):
             y = torch.where(new[..., None], drawn, y.flatten(1, -2)).unflatten(1, grid)
             known = known | new
             if decoding.observe is not None and until < tokens and _passes(count, until, tokens):
-                decoding.report(Snapshot("partial", until / tokens, y))
+                decoding.report(Snapshot("partial", until / tokens, y, known=known.unflatten(1, grid)))
         return y
 
     def reveal(
@@ -132,14 +133,16 @@ class MaskedCodes(Masked):
 
     law: Categorical
 
-    def opening(self, x_t: State, tokens: Tensor) -> Tensor:
-        """Nothing."""
-        return tokens[:, :0]
+    def __init__(self, backbone: nn.Module, law: Categorical, ratio: MaskingRatio) -> None:
+        Kernel.__init__(self)
+        self.backbone = backbone
+        self.law = law
+        self.ratio = ratio
+        self.dependent = False
 
-    def contexts(self, y: State, known: Tensor, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
-        return super().contexts(
-            torch.where(known.unflatten(1, y.shape[1:-1])[..., None], y, 0), known, x_t, t, condition
-        )
+    def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
+        """The codes that are known, as vectors."""
+        return self.law.embed(torch.where(known[..., None], y, 0)) * known[..., None]
 
     def reveal(
         self, h: Tensor, t: Time | None, known: Tensor, rank: Tensor, until: int, noise: Noise, decoding: Decoding,

@@ -4,10 +4,10 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any, Generic, Literal, Self
 
 import torch
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 from torch import Tensor, nn
 
 from tmatch.backbone import DiT, Llama
@@ -98,14 +98,23 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         variant(name)
         return name
 
+    @model_validator(mode="after")
+    def _codes_stand_alone(self) -> Self:
+        if variant(self.variant).codes and self.patch != (1, 1):
+            raise ValueError(f"'{self.variant}' draws codes, each a token by itself: set patch to (1, 1).")
+        return self
+
     def build(self, codec: Codec, shape: tuple[int, int, int], vocabulary: tuple[str, ...]) -> TextToImage:
         """The networks, with weights from the seed; `shape` is that of a state."""
         text, row, channels = self.text, variant(self.variant), shape[-1]
+        if row.codes != (codec.codes is not None):
+            kind = "codes: set autoencoder to 'shapes-codes'" if row.codes else "latents: set autoencoder to 'shapes'"
+            raise ValueError(f"'{self.variant}' draws {kind}, or to the folder of a run of such a one.")
         head = HeadConfig(self.head.width, self.head.depth, self.head.patch, self.head.draws, codes=codec.codes)
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             torch.manual_seed(self.train.seed)
             encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
-            backbone = self._backbone(self.backbone.width if row.codes else channels, row.timed)
+            backbone = self._backbone(self.backbone.width if row.embeds else channels, row.timed)
             model = row.build(backbone, channels, head)
         return TextToImage(model, encoder, codec, shape)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tmatch.recipes.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
-from tmatch.recipes.generator import GeneratorRecipe, SamplingSettings
+from tmatch.recipes.generator import BackboneSettings, GeneratorRecipe, SamplingSettings
 from tmatch.recipes.settings import FolderData, ShapesData
 from tmatch.train import TrainConfig
 
@@ -19,19 +19,20 @@ def _shapes_training(steps: int) -> TrainConfig:
     )  # fmt: skip
 
 
-def shapes_fm() -> GeneratorRecipe[ShapesData]:
-    """Flow matching on the latents of `shapes`."""
-    return GeneratorRecipe[ShapesData](train=_shapes_training(30_000), variant="fm", data=ShapesData())
+def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[], GeneratorRecipe[ShapesData]]:  # noqa: ANN401
+    """A recipe of one variant on the latents, or codes, of `shapes`."""
+
+    def recipe() -> GeneratorRecipe[ShapesData]:
+        return GeneratorRecipe[ShapesData](
+            train=_shapes_training(steps), variant=variant, data=ShapesData(), **settings
+        )
+
+    recipe.__doc__ = about
+    return recipe
 
 
-def shapes_dtm() -> GeneratorRecipe[ShapesData]:
-    """DTM on the latents of `shapes`, as in the paper."""
-    return GeneratorRecipe[ShapesData](train=_shapes_training(24_000), variant="dtm", data=ShapesData())
-
-
-def shapes_dtm_mean() -> GeneratorRecipe[ShapesData]:
-    """DTM with a mean read-out beside the head, which learns faster: the model the package comes with."""
-    return GeneratorRecipe[ShapesData](train=_shapes_training(24_000), variant="dtm-mean", data=ShapesData())
+_OWN_STEPS: dict[str, Any] = {"sampling": SamplingSettings(steps=None)}
+_LLAMA: dict[str, Any] = {**_OWN_STEPS, "backbone": BackboneSettings(kind="llama", depth=5)}
 
 
 def folder_autoencoder() -> AutoencoderRecipe[FolderData]:
@@ -48,11 +49,30 @@ def folder_dtm() -> GeneratorRecipe[FolderData]:
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    "shapes-fm": shapes_fm,
-    "shapes-dtm": shapes_dtm,
-    "shapes-dtm-mean": shapes_dtm_mean,
+    "shapes-fm": _shapes("fm", 25_000, "Flow matching on the latents of `shapes`."),
+    "shapes-dtm": _shapes("dtm", 20_000, "DTM on the latents of `shapes`, as in the paper."),
+    "shapes-dtm-mean": _shapes(
+        "dtm-mean", 20_000,
+        "DTM with a mean read-out beside the head, which learns faster: the model the package comes with.",
+    ),
+    "shapes-ar": _shapes("ar", 12_000, "Continuous AR, token by token.", **_OWN_STEPS),
+    "shapes-artm-2": _shapes("artm-2", 12_000, "ARTM with two transitions.", **_OWN_STEPS),
+    "shapes-artm-3": _shapes("artm-3", 12_000, "ARTM with three transitions.", **_OWN_STEPS),
+    "shapes-artm-3-dependent": _shapes(
+        "artm-3-dependent", 12_000, "The paper's ablation: ARTM on the process that keeps its noise.", **_OWN_STEPS
+    ),
+    "shapes-fhtm-2": _shapes("fhtm-2", 12_000, "FHTM with two transitions.", **_OWN_STEPS),
+    "shapes-fhtm-3": _shapes("fhtm-3", 9_000, "FHTM with three transitions.", **_OWN_STEPS),
+    "shapes-fhtm-3-llama": _shapes("fhtm-3", 9_000, "FHTM with three transitions on a Llama.", **_LLAMA),
+    "shapes-fhtm-3-dependent": _shapes(
+        "fhtm-3-dependent", 9_000, "The paper's ablation: FHTM on the process that keeps its noise.", **_OWN_STEPS
+    ),
+    "shapes-mar": _shapes("mar", 12_000, "MAR: random sets of tokens, most of them hidden in training.", **_OWN_STEPS),
+    "shapes-mar-fluid": _shapes("mar-fluid", 12_000, "MAR with Fluid's cosine masking.", **_OWN_STEPS),
+    "shapes-martm-2": _shapes("martm-2", 12_000, "MARTM with two transitions.", **_OWN_STEPS),
     "shapes-autoencoder": shapes_autoencoder,
     "shapes-codes-autoencoder": shapes_codes_autoencoder,
     "folder-dtm": folder_dtm,
     "folder-autoencoder": folder_autoencoder,
-}
+}  # fmt: skip
+"""A function for each name, that returns the whole configuration."""

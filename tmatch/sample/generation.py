@@ -124,7 +124,12 @@ def _joined(batches: list[Generation], seconds: float) -> Generation:
         return torch.cat(given) if given else None
 
     path = [
-        replace(moments[0], x_t=torch.cat([m.x_t for m in moments]), estimate=cat([m.estimate for m in moments]))
+        replace(
+            moments[0],
+            x_t=torch.cat([m.x_t for m in moments]),
+            estimate=cat([m.estimate for m in moments]),
+            known=cat([m.known for m in moments]),
+        )
         for moments in zip(*(batch.path for batch in batches), strict=True)
     ]
     counts = [batch.evaluations for batch in batches]

@@ -1,7 +1,7 @@
 """From prompts to pictures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from tmatch.data import Codec
 from tmatch.guidance import ClassifierFreeGuidance
 from tmatch.kernel import Decoding
 from tmatch.model import Model
+from tmatch.sample.frames import frames
 from tmatch.sample.generation import Evaluations, generate
 from tmatch.text import TextEncoder
 from tmatch.times import Steps
@@ -22,6 +23,8 @@ class Pictures:
     images: Tensor
     evaluations: Evaluations
     seconds: float
+    path: list[Tensor] = field(default_factory=list)
+    """The way there, on request: pictures (n, 3, height, width) of moments of it."""
 
 
 class TextToImage(nn.Module):
@@ -46,6 +49,7 @@ class TextToImage(nn.Module):
         decoding: Decoding = Decoding(),
         batch_size: int = 64,
         progress: bool = False,
+        keep_path: bool = False,
     ) -> Pictures:
         """A picture for each prompt and its seed; `guidance` pushes away from the `negative` prompt.
 
@@ -61,6 +65,8 @@ class TextToImage(nn.Module):
         result = generate(
             self.model, self.shape, seeds, condition,
             steps=steps, decoding=decoding, batch_size=batch_size, progress=progress,
+            keep_path=keep_path,
         )  # fmt: skip
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(batch_size)])
-        return Pictures(images, result.evaluations, result.seconds)
+        way = frames(result.path, self.codec) if keep_path else []
+        return Pictures(images, result.evaluations, result.seconds, way)
