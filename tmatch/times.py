@@ -103,7 +103,7 @@ class Grid(Times):
         return cls(tuple(1 - shift * u / (1 + (shift - 1) * u) for u in noise))
 
     def __str__(self) -> str:
-        return f"{self.steps} steps"
+        return "1 step" if self.steps == 1 else f"{self.steps} steps"
 
     @property
     def steps(self) -> int:
