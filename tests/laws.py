@@ -108,7 +108,7 @@ class GaussianHead(tm.Head):
         self.channels = channels
         self.variance = variance
 
-    def prepare(self, h: Tensor, t: Tensor | None) -> Tensor:
+    def prepare(self, h: Tensor, t: Tensor | None, clock: object = None) -> Tensor:
         return h
 
     def forward(self, y_s: Tensor, s: Tensor, context: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from laws import CODES, SHAPE, awake, condition, data_of, shape_of, small_dit, s
 from torch import Tensor, nn
 
 import tmatch as tm
-from tmatch.guidance import Branches
 
 N = SHAPE[0] * SHAPE[1]
 CAUSAL = [name for name, row in tm.VARIANTS.items() if "causal" in row.attention]
@@ -108,10 +107,10 @@ class Recording(tm.Law):
     def loss(self, b: Tensor, h: Tensor, t: Tensor | None, noise: tm.Noise) -> Tensor:
         return self.law.loss(b, h, t, noise)
 
-    def sample(self, h: Tensor, t: Tensor | None, noise: tm.Noise, decoding: tm.Decoding, branches: Branches) -> Tensor:
+    def sample(self, h, t, noise, decoding, branches, clock=None):  # noqa: ANN001, ANN201
         self.seen.append(h)
         if self.oracle is None:
-            return self.law.sample(h, t, noise, decoding, branches)
+            return self.law.sample(h, t, noise, decoding, branches, clock)
         return self.oracle[:, len(self.seen) - 1 :][:, :1]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from laws import SHAPE, GaussianHead, Reading, assert_moments
+from laws import SHAPE, GaussianHead, Reading, assert_moments, awake
 
 import tmatch as tm
 from tmatch.guidance import Branches
@@ -73,3 +73,18 @@ def test_other_channels_are_refused() -> None:
         flow.loss(torch.zeros(1, 1, 3), torch.zeros(1, 1, 2), None, tm.Noise([0]))
     with pytest.raises(ValueError, match="draws a token is a whole number"):
         tm.Flow(GaussianHead(2, 1.0), draws=0)
+
+
+@pytest.mark.parametrize("t", [None, torch.tensor([0.25, 0.25])], ids=["untimed", "timed"])
+def test_a_clock_changes_nothing(t: torch.Tensor | None) -> None:
+    """What tokens at one t have in common is computed once; the tokens are the same."""
+    flow = awake(tm.Flow(tm.FlowHead(4, 8, 16, 2, timed=t is not None)))
+    calls: list[int] = []
+    flow.head.s_in.register_forward_hook(lambda *_: calls.append(1))
+    clock, noise, other = {}, tm.Noise([0, 1]), tm.Noise([0, 1])
+    for _ in range(3):
+        h = torch.randn(2, 1, 8)
+        kept = flow.sample(h, t, noise, tm.Decoding(tm.Heun(2)), CONDITIONAL, clock)
+        assert torch.equal(kept, flow.sample(h, t, other, tm.Decoding(tm.Heun(2)), CONDITIONAL))
+    assert sorted(clock) == [0.0, 0.5, 1.0]
+    assert len(calls) == 3 + 3 * 4, "three moments once, and four evaluations for each of three tokens"

@@ -93,7 +93,7 @@ class Oracle(tm.Law):
     def loss(self, b: Tensor, h: Tensor, t: Tensor | None, noise: tm.Noise) -> Tensor:
         raise AssertionError("an oracle is not trained")
 
-    def sample(self, h: Tensor, t: Tensor | None, noise: tm.Noise, decoding: tm.Decoding, branches: Branches) -> Tensor:
+    def sample(self, h, t, noise, decoding, branches, clock=None):  # noqa: ANN001, ANN201
         places = h[..., :1].round().long()
         self.asked.append(places[..., 0])
         return self.y.take_along_dim(places, dim=1)

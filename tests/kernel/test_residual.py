@@ -11,7 +11,7 @@ import tmatch as tm
 class Centred(GaussianHead):
     """The exact velocity towards N(0, v), whatever h says: what is left once the mean is gone."""
 
-    def prepare(self, h: torch.Tensor, t: torch.Tensor | None) -> torch.Tensor:
+    def prepare(self, h: torch.Tensor, t: torch.Tensor | None, clock: object = None) -> torch.Tensor:
         return torch.zeros_like(h)
 
 

@@ -92,7 +92,7 @@ class SmoothHead(tm.Head):
 
     channels = SHAPE[-1]
 
-    def prepare(self, h: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    def prepare(self, h: torch.Tensor, t: torch.Tensor, clock: object = None) -> torch.Tensor:
         return h[..., : self.channels]
 
     def forward(self, y_s: torch.Tensor, s: torch.Tensor, context: torch.Tensor) -> torch.Tensor:

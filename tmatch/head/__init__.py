@@ -1,6 +1,6 @@
 """The small network g that turns a backbone's output into a distribution over tokens."""
 
-from tmatch.head.base import Head
+from tmatch.head.base import Clock, Head
 from tmatch.head.flow import FlowHead, HeadContext
 
-__all__ = ["FlowHead", "Head", "HeadContext"]
+__all__ = ["Clock", "FlowHead", "Head", "HeadContext"]

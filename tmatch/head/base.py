@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from tmatch.tensors import Time
 
+Clock = dict[float, Any]
+"""By s."""
+
 
 class Head(nn.Module, ABC):
     """A velocity g_{s,t}(y_s, h) over tokens, in two parts: what depends on s, and what does not."""
@@ -15,8 +18,11 @@ class Head(nn.Module, ABC):
     """Numbers in a token."""
 
     @abstractmethod
-    def prepare(self, h: Tensor, t: Time | None) -> Any:  # noqa: ANN401
-        """What is the same at every s: h (batch, ..., width) and, for kernels that have one, t (batch,)."""
+    def prepare(self, h: Tensor, t: Time | None, clock: Clock | None = None) -> Any:  # noqa: ANN401
+        """What is the same at every s: h (batch, ..., width) and, for kernels that have one, t (batch,).
+
+        A `clock` is given by kernels that draw many tokens at one t: what depends on s and t alone may be kept in it.
+        """
 
     @abstractmethod
     def forward(self, y_s: Tensor, s: Time, context: Any) -> Tensor:  # noqa: ANN401

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from tmatch.head.base import Head
+from tmatch.head.base import Clock, Head
 from tmatch.layers import TimeEmbedding, initialise, modulate, require_time
 from tmatch.tensors import Time, over
 
@@ -17,6 +17,7 @@ class HeadContext:
     h: Tensor  # (..., width)
     time: Tensor | None  # (..., width)
     modulations: list[Tensor]  # one a block, (..., 3 width)
+    clock: Clock | None = None
 
 
 class HeadBlock(nn.Module):
@@ -58,21 +59,32 @@ class FlowHead(Head):
         self.out = nn.Linear(width, channels)
         initialise(self, self.time_modulation, self.out_modulation, self.out, *h_modulations)
 
-    def prepare(self, h: Tensor, t: Time | None) -> HeadContext:
+    def prepare(self, h: Tensor, t: Time | None, clock: Clock | None = None) -> HeadContext:
         """What does not depend on s: h (batch, ..., context_width) and t (batch,), once a transition."""
         require_time(self.t_in, t)
         h = self.h_in(h.to(self.h_in.weight.dtype))
         signal = silu(h)
         modulations = [linear(signal) for linear in self.h_modulations]
         time = None if self.t_in is None or t is None else self.t_in(over(t, h[..., 0]))
-        return HeadContext(h, time, modulations)
+        return HeadContext(h, time, modulations, clock)
 
     def forward(self, y_s: Tensor, s: Time, context: HeadContext) -> Tensor:
         """The velocity at (s, y_s): s is one number for all tokens, or one for each."""
-        time = silu(self.s_in(s) if context.time is None else self.s_in(s) + context.time)
-        shared = self.time_modulation(time)
+        shared, shift, scale = self._moment(s, context)
         x = self.y_in(y_s.to(context.h.dtype)) + context.h
         for block, modulation in zip(self.blocks, context.modulations, strict=True):
             x = block(x, modulation + shared)
-        velocity = self.out(modulate(self.norm(x), *self.out_modulation(time).chunk(2, dim=-1)))
+        velocity = self.out(modulate(self.norm(x), shift, scale))
         return velocity.to(y_s.dtype)
+
+    def _moment(self, s: Time, context: HeadContext) -> tuple[Tensor, Tensor, Tensor]:
+        """What the time alone says: to the blocks, and to the output. It is looked up where the clock has it."""
+        key = None if context.clock is None or s.ndim else float(s)
+        if context.clock is not None and key in context.clock:
+            return context.clock[key]
+        time = silu(self.s_in(s) if context.time is None else self.s_in(s) + context.time)
+        shift, scale = self.out_modulation(time).chunk(2, dim=-1)
+        moment = (self.time_modulation(time), shift, scale)
+        if context.clock is not None and key is not None:
+            context.clock[key] = moment
+        return moment

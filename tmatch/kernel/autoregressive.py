@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tmatch.backbone import SequenceBackbone
 from tmatch.condition import Condition
+from tmatch.head import Clock
 from tmatch.kernel.base import Decoding, Kernel, Snapshot, intermediates
 from tmatch.kernel.law import Law
 from tmatch.layers import grid_positions
@@ -86,10 +87,10 @@ class Autoregressive(Kernel):
         backbone = cast("SequenceBackbone", self.backbone)
         cache = backbone.open(times, given, len(tokens), len(opening.positions) + len(positions) - 1)
         h = backbone(tokens, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
-        grid, x = x_t.shape[1:-1], x_t.flatten(1, -2).clone()
+        grid, x, clock = x_t.shape[1:-1], x_t.flatten(1, -2).clone(), Clock()
         for index in range(len(positions)):
             branches = decoding.guidance.at(index / len(positions), condition, keep_all=True)
-            token = self.law.sample(h, times, noise, decoding, branches)
+            token = self.law.sample(h, times, noise, decoding, branches, clock)
             place = index % prod(grid)
             x[:, place] = token[:, 0]
             if index + 1 < len(positions):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from tmatch.guidance import Branches
+from tmatch.head import Clock
 from tmatch.kernel.base import Choice, Decoding
 from tmatch.kernel.law import Law
 from tmatch.noise import Noise
@@ -56,7 +57,15 @@ class Categorical(Law):
         """-log p(B | h)."""
         return cross_entropy(self.logits(h).movedim(-1, 1), self.whole(b), reduction="none")
 
-    def sample(self, h: Tensor, t: Time | None, noise: Noise, decoding: Decoding, branches: Branches) -> Tensor:
+    def sample(
+        self,
+        h: Tensor,
+        t: Time | None,
+        noise: Noise,
+        decoding: Decoding,
+        branches: Branches,
+        clock: Clock | None = None,
+    ) -> Tensor:
         return self.draw(h, noise, decoding.choice, branches)[0]
 
     def draw(self, h: Tensor, noise: Noise, choice: Choice, branches: Branches) -> tuple[Tensor, Tensor]:

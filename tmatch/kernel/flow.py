@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from tmatch.condition import Condition
 from tmatch.guidance import Branches
-from tmatch.head import Head
+from tmatch.head import Clock, Head
 from tmatch.kernel.base import Decoding, Kernel
 from tmatch.kernel.law import Law
 from tmatch.noise import Noise
@@ -40,9 +40,17 @@ class Flow(Law):
         u = self.head(b_s, s, self.head.prepare(h, t))
         return (u - (b - b_0)).square().mean(-1).mean(1)
 
-    def sample(self, h: Tensor, t: Time | None, noise: Noise, decoding: Decoding, branches: Branches) -> Tensor:
-        """B ~ p(. | h) by solving from B_0 ~ N(0, I); h and t hold every branch of the guidance."""
-        context = self.head.prepare(h, t)
+    def sample(
+        self,
+        h: Tensor,
+        t: Time | None,
+        noise: Noise,
+        decoding: Decoding,
+        branches: Branches,
+        clock: Clock | None = None,
+    ) -> Tensor:
+        """B ~ p(. | h) by solving from B_0 ~ N(0, I)."""
+        context = self.head.prepare(h, t, clock)
         velocity = branches.guide(lambda s, b_s: self.head(b_s, s, context))
         b_0 = noise.normal(*h.shape[1:-1], self.head.channels)
         return decoding.solver.solve(velocity, b_0)

@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from tmatch.guidance import Branches
+from tmatch.head import Clock
 from tmatch.kernel.base import Decoding
 from tmatch.noise import Noise
 from tmatch.tensors import Time
@@ -28,5 +29,13 @@ class Law(nn.Module, ABC):
         """What to descend on, one value a token, (batch, *tokens)."""
 
     @abstractmethod
-    def sample(self, h: Tensor, t: Time | None, noise: Noise, decoding: Decoding, branches: Branches) -> Tensor:
-        """B ~ p(. | h); h and t hold every branch of the guidance."""
+    def sample(
+        self,
+        h: Tensor,
+        t: Time | None,
+        noise: Noise,
+        decoding: Decoding,
+        branches: Branches,
+        clock: Clock | None = None,
+    ) -> Tensor:
+        """B ~ p(. | h); h and t hold every branch of the guidance, the clock what tokens at one t have in common."""
