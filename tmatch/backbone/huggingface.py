@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tmatch.backbone.llama import require_causal
-from tmatch.backbone.text import read_condition
+from tmatch.backbone.text import in_line, places, read_condition
 from tmatch.condition import Condition
 from tmatch.layers import initialise
 from tmatch.tensors import State, Time
@@ -67,9 +67,9 @@ class HuggingFaceBackbone(nn.Module):
         if cache is not None:
             return self._run(tokens, cache).unflatten(1, grid)
         text = read_condition(self.condition_in, condition, len(x))
-        there = _there(text, len(x), tokens.shape[1], tokens.device)
+        there = in_line(text, len(x), tokens.shape[1], tokens.device)
         sequence = tokens if text is None else torch.cat((text.tokens, tokens), dim=1)
-        h = self.model(inputs_embeds=sequence, attention_mask=there, position_ids=_places(there), use_cache=False)
+        h = self.model(inputs_embeds=sequence, attention_mask=there, position_ids=places(there), use_cache=False)
         return h.last_hidden_state[:, -tokens.shape[1] :].unflatten(1, grid)
 
     def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> HuggingFaceCache:
@@ -82,7 +82,7 @@ class HuggingFaceBackbone(nn.Module):
             ) from error
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
-        there = _there(text, batch, length, self.x_in.weight.device)
+        there = in_line(text, batch, length, self.x_in.weight.device)
         cache = HuggingFaceCache(DynamicCache(), there, there.shape[1] - length)
         if text is not None:
             self._run(text.tokens, cache)
@@ -95,21 +95,10 @@ class HuggingFaceBackbone(nn.Module):
                 f"The cache was made for {cache.there.shape[1]} tokens, holds {cache.read}, and was asked to take "
                 f"{tokens.shape[1]} more; open one of at least {end}."
             )
-        places = _places(cache.there)[:, cache.read : end]
+        place = places(cache.there)[:, cache.read : end]
         h = self.model(
-            inputs_embeds=tokens, attention_mask=cache.there[:, :end], position_ids=places,
+            inputs_embeds=tokens, attention_mask=cache.there[:, :end], position_ids=place,
             past_key_values=cache.keys, use_cache=True,
         )  # fmt: skip
         cache.read = end
         return h.last_hidden_state
-
-
-def _there(text: Condition | None, batch: int, length: int, device: torch.device) -> Tensor:
-    """Which places of [text, tokens] are no padding, (batch, text + tokens)."""
-    image = torch.ones(batch, length, dtype=torch.bool, device=device)
-    return image if text is None else torch.cat((text.mask, image), dim=1)
-
-
-def _places(there: Tensor) -> Tensor:
-    """The place of each on the line; padding takes none."""
-    return (there.cumsum(1) - 1).clamp(min=0)

@@ -9,7 +9,7 @@ from torch.nn.functional import silu
 
 from tmatch.backbone.attention import SelfAttention, angles, sight
 from tmatch.backbone.cache import Memory, memories
-from tmatch.backbone.text import read_condition
+from tmatch.backbone.text import in_line, places, read_condition
 from tmatch.condition import Condition
 from tmatch.layers import initialise
 from tmatch.tensors import State, Time
@@ -125,10 +125,8 @@ class Llama(nn.Module):
 
     def _context(self, text: Condition | None, batch: int, length: int) -> LlamaContext:
         weight = self.x_in.weight
-        image = torch.ones(batch, length, dtype=torch.bool, device=weight.device)
-        there = image if text is None else torch.cat((text.mask, image), dim=1)
-        places = (there.cumsum(1) - 1).clamp(min=0)
-        cosines, sines = angles(places, self.width // self.heads)
+        there = in_line(text, batch, length, weight.device)
+        cosines, sines = angles(places(there), self.width // self.heads)
         rotation = (cosines.to(weight.dtype), sines.to(weight.dtype))
         return LlamaContext(there.shape[1] - length, None if text is None else there, rotation)
 

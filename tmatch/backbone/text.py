@@ -1,6 +1,7 @@
 """The condition, brought to a backbone's width."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from tmatch.condition import Condition
 
@@ -19,3 +20,14 @@ def read_condition(linear: nn.Linear | None, condition: Condition | None, batch:
             "was the text encoded by another encoder?"
         )
     return Condition(linear(condition.tokens.to(linear.weight.dtype)), condition.mask).repeated(batch)
+
+
+def in_line(text: Condition | None, batch: int, length: int, device: torch.device) -> Tensor:
+    """Which places of [text, tokens] are no padding, (batch, text + tokens)."""
+    tokens = torch.ones(batch, length, dtype=torch.bool, device=device)
+    return tokens if text is None else torch.cat((text.mask, tokens), dim=1)
+
+
+def places(there: Tensor) -> Tensor:
+    """The place of each on the line, where padding takes none."""
+    return (there.cumsum(1) - 1).clamp(min=0)
