@@ -39,8 +39,7 @@ def main() -> None:
     figure, axes = plt.subplots(len(ROWS), len(PROMPTS), figsize=(1.5 * len(PROMPTS), 1.75 * len(ROWS)))
     for row, (name, steps) in zip(axes, ROWS, strict=True):
         pipeline, recipe = load_model(name)
-        own = recipe.sampling
-        drawn = pipeline.generate(PROMPTS, seeds, steps=steps, guidance=own.guidance, decoding=own.decoding())
+        drawn = pipeline.generate(PROMPTS, seeds, **recipe.sampling.arguments() | {"steps": steps})
         right = check(drawn.images, PROMPTS).tolist()
         cost = drawn.evaluations
         print(

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,8 @@ class TransitionMatching(Model):
         itinerary: Itinerary = Straight(),
     ) -> None:
         super().__init__()
+        if isinstance(kernel, FullHistory):
+            raise ValueError("A FullHistory kernel needs whole paths, not pairs of states: use FullHistoryMatching.")
         parametrization.check(process, times)
         kernel.check(process, parametrization)
         self.process = process
@@ -102,7 +105,8 @@ class TransitionMatching(Model):
         self, x_t: State, t: Time, t_next: Time, noise: Noise, condition: Condition | None, decoding: Decoding
     ) -> State:
         """One transition of Algorithm 2."""
-        y = self.kernel.sample(x_t, t, condition, noise, decoding)  # Y ~ p(. | X_t)
+        within = replace(decoding, span=(float(t), float(t_next)))
+        y = self.kernel.sample(x_t, t, condition, noise, within)  # Y ~ p(. | X_t)
         require_shape("What the kernel draws", y, x_t.shape[1:])
         x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, noise)  # X_{t+1} ~ q(. | X_t, Y)
         if decoding.observe is not None:
@@ -187,7 +191,7 @@ class FullHistoryMatching(Model):
             whole("Each side of the shape", side)
         x_t = checked("the starting state", self.process.source(shape, noise), noise, condition)  # X_0 ~ p_0
         decoding.report(Snapshot("start", float(grid[0]), x_t))
-        states = self.kernel.states(x_t, len(grid) - 1, None, condition, noise, decoding)
+        states = self.kernel.states(x_t, grid.tolist(), None, condition, noise, decoding)
         for t, x_t in zip(grid[1:], states, strict=True):  # X_{t+1} ~ p(. | X_0, ..., X_t)
             decoding.report(Snapshot("transition", float(t), x_t))
         return x_t

@@ -103,7 +103,9 @@ class Grid(Times):
         return cls(tuple(1 - shift * u / (1 + (shift - 1) * u) for u in noise))
 
     def __str__(self) -> str:
-        return "1 step" if self.steps == 1 else f"{self.steps} steps"
+        count = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        equal = all(abs(t - i / self.steps) < 1e-9 for i, t in enumerate(self.points))
+        return count if equal else f"{count}: {', '.join(f'{t:g}' for t in self.points)}"
 
     @property
     def steps(self) -> int:

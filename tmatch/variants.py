@@ -87,6 +87,8 @@ def _token(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = T
 def _codes(backbone: nn.Module, head: HeadConfig) -> Categorical:
     if head.codes is None:
         raise ValueError("This row draws codes: say how many the tokenizer has, HeadConfig(codes=...).")
+    if head.patch is not None:
+        raise ValueError("Rows that draw codes have no head, hence no head patch; leave it out.")
     return Categorical(head.codes, _channels(backbone), _width(backbone))
 
 
@@ -172,6 +174,13 @@ class Variant:
 
     def build(self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> Model:
         """The model, on any backbone; `channels` is the width of a token."""
+        if getattr(backbone, "timed", self.timed) != self.timed:
+            need = (
+                "a time: take a DiT with timed=True"
+                if self.timed
+                else "no time: take a Llama, or a DiT with timed=False"
+            )
+            raise ValueError(f"The backbone of this row reads {need}.")
         kernel = self.kernel(backbone, channels, head)
         return self.model(self.process, self.parametrization, kernel, self.times, self.itinerary)
 
@@ -199,7 +208,7 @@ def _fhtm(times: Grid, process: Process = _INDEPENDENT, dependent: bool = False)
 def _martm(times: Grid, ratio: MaskingRatio) -> Variant:
     return Variant(
         _INDEPENDENT, NextState(), masked(ratio), times,
-        given="random sets of tokens by flow matching, given (t, X_t, the known)", evaluations="T K",
+        given=f"random sets of tokens, {ratio}, by flow matching, given (t, X_t, the known)", evaluations="T K",
         embeds=True,
     )  # fmt: skip
 
@@ -223,7 +232,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "fm-restart": Variant(
         LinearProcess(), Difference(), mean, Continuous(steps=1000),
-        given="the mean, given (t, X_t); noise added back while sampling", itinerary=Restart(),
+        given="the mean, given (t, X_t); noise added back while sampling", itinerary=Restart(), evaluations="2.4 T",
     ),
     "ddpm": Variant(
         DiffusionProcess(_VP), NoiseState(), gaussian(NoSpread()), Grid.uniform(1000),

@@ -9,9 +9,10 @@ from laws import CODES, SHAPE, awake, condition, data_of, shape_of, small_dit, s
 from torch import Tensor, nn
 
 import tmatch as tm
+from tmatch.guidance import Branches
 
 N = SHAPE[0] * SHAPE[1]
-CAUSAL = [name for name, row in tm.VARIANTS.items() if "causal" in row.attention]
+CAUSAL = [name for name in tm.VARIANTS if isinstance(small_model(name).kernel, tm.Autoregressive)]
 
 
 def hugging_face_llama() -> nn.Module:
@@ -42,16 +43,17 @@ def causal_model(name: str, backbone: Callable[[], nn.Module | None]) -> tm.Mode
     return small_model(name, backbone=backbone())
 
 
-def transitions(name: str) -> int:
-    """How many states the kernel draws at once: a path, or the next."""
-    return len(tm.VARIANTS[name].times.points) - 1 if not tm.VARIANTS[name].timed else 1
+def times_of(name: str) -> tuple[float, ...]:
+    """The times of what the kernel draws at once: a path, or the next state."""
+    points = tm.VARIANTS[name].times.points
+    return points[:2] if tm.VARIANTS[name].timed else points
 
 
 def targets(name: str, batch: int) -> Tensor:
     """Y: a state, or a path of them."""
     if tm.VARIANTS[name].timed:
         return data_of(name, batch)
-    return torch.stack([data_of(name, batch, seed) for seed in range(transitions(name))], dim=1)
+    return torch.stack([data_of(name, batch, seed) for seed in range(len(times_of(name)) - 1)], dim=1)
 
 
 def time(name: str, batch: int) -> Tensor | None:
@@ -98,7 +100,7 @@ class Recording(tm.Law):
 
     def __init__(self, law: tm.Law, oracle: Tensor | None = None) -> None:
         super().__init__()
-        self.law, self.head, self.oracle = law, law.head, oracle
+        self.law, self.head, self.channels, self.oracle = law, law.head, law.channels, oracle
         self.seen: list[Tensor] = []
 
     def embed(self, b: Tensor) -> Tensor:
@@ -128,7 +130,7 @@ def test_decoding_with_a_cache_is_the_full_pass(
     kernel.law = recording = Recording(kernel.law)
     t = None if time(name, 1) is None else torch.tensor(0.0)
     with torch.no_grad():
-        states = list(kernel.states(x_t, transitions(name), t, given, noise, tm.Decoding(guidance=guidance)))
+        states = list(kernel.states(x_t, times_of(name), t, given, noise, tm.Decoding(guidance=guidance)))
         y = torch.stack(states, dim=1) if t is None else states[0]
         branches = guidance.at(0.0, given, keep_all=True)
         x, times, conditions = branches.inputs(x_t, t)
@@ -147,7 +149,7 @@ def test_an_oracle_regenerates_the_data_and_its_loss_is_the_teachers(
     kernel.law = recording = Recording(law, oracle=y.flatten(1, -2))
     with torch.no_grad():
         states = list(
-            kernel.states(x_t, transitions(name), None if t is None else t[0], given, tm.Noise(range(3)), tm.Decoding())
+            kernel.states(x_t, times_of(name), None if t is None else t[0], given, tm.Noise(range(3)), tm.Decoding())
         )
         decoded = law.loss(y.flatten(1, -2), torch.cat(recording.seen, dim=1), t, tm.Noise(range(3)))
         taught = law.loss(y.flatten(1, -2), kernel.contexts(y, x_t, t, given), t, tm.Noise(range(3)))
@@ -162,7 +164,8 @@ def test_every_token_costs_one_evaluation_and_is_read_once(name: str, backbone: 
     model.kernel.backbone.register_forward_hook(lambda _, inputs, __: lengths.append(inputs[0].shape[1]))
     drawn = tm.generate(model, shape_of(name), [0, 1], condition(2))
     assert drawn.evaluations.backbone == steps * N
-    assert sorted(set(lengths)) in ([1], [1, N]), "X_t once, then a token at a time"
+    assert lengths.count(N) == (steps if tm.VARIANTS[name].timed else 0), "X_t once a transition"
+    assert set(lengths) <= {1, N}, "then a token at a time"
 
 
 def test_a_llama_cannot_see_ahead_nor_read_a_time() -> None:
@@ -189,6 +192,16 @@ def test_what_cannot_be_learnt_is_refused() -> None:
         tm.TransitionMatching(tm.LinearProcess(), tm.NextState(), tm.Autoregressive(dit, flow), times)
     tm.TransitionMatching(tm.LinearProcess(), tm.NextState(), tm.Autoregressive(dit, flow, dependent=True), times)
     kernel = tm.FullHistory(dit, flow, channels=4)
+    with pytest.raises(ValueError, match="use FullHistoryMatching"):
+        tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, times)
+    with pytest.raises(ValueError, match="reads no time: take a Llama"):
+        tm.build("fhtm-3", dit, 4)
+    with pytest.raises(ValueError, match="reads a time: take a DiT"):
+        tm.build("artm-3", tm.Llama(4, 24, 2, 2), 4)
+    with pytest.raises(ValueError, match="draws 4 numbers a token, and here tokens have 5"):
+        small_model("artm-3").loss(torch.zeros(1, 2, 3, 5), tm.Noise([0]), condition(1))
+    with pytest.raises(ValueError, match="draws 1 numbers a token, and here tokens have 4"):
+        small_model("ar-discrete").sample(SHAPE, tm.Noise([0]), condition(1))
     with pytest.raises(ValueError, match="dependent=True"):
         tm.FullHistoryMatching(tm.LinearProcess(), tm.NextState(), kernel, times)
     with pytest.raises(ValueError, match="MLP has no cache"):
@@ -203,6 +216,71 @@ def test_what_cannot_be_learnt_is_refused() -> None:
         small_model("artm-3", head=replace(tm.HeadConfig(24, 2), patch=(1, 3)))
     with pytest.raises(ValueError, match="predicts NextState by a FullHistory kernel"):
         tm.FullHistoryMatching(tm.LinearProcess(), tm.Difference(), tm.ParallelFlow(dit, flow), times)
+
+
+@pytest.mark.parametrize("name", ["artm-3", "fhtm-3", "martm-3"])
+def test_time_goes_on_within_transitions_for_guidance_and_for_partial_states(name: str) -> None:
+    asked = []
+
+    class Listening(tm.NoGuidance):
+        def at(self, progress: float, condition: tm.Condition | None, keep_all: bool = False) -> Branches:
+            asked.append(progress)
+            return super().at(progress, condition)
+
+    drawn = tm.generate(
+        small_model(name), SHAPE, [0], condition(1), decoding=tm.Decoding(guidance=Listening()), keep_path=True
+    )
+    moments = [moment.t for moment in drawn.path]
+    assert moments == sorted(set(moments)), "no moment is told twice"
+    assert asked == sorted(asked)
+    assert {0.0, 0.5, 0.75} <= set(asked)
+    assert max(asked) < 1
+
+
+@EVERY
+def test_guidance_that_comes_and_goes_finds_its_memory(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+    """Outside its interval the null branch has no weight, but reads on: inside, it must know what was drawn."""
+    null = condition(1, length=1, seed=99)
+    always, late = (tm.ClassifierFreeGuidance(null, 3.0, interval=span) for span in ((0.0, 1.0), (0.4, 1.0)))
+    seen = []
+    for guidance in (always, late):
+        model = causal_model(name, backbone)
+        model.kernel.law = recording = Recording(model.kernel.law, oracle=targets(name, 2).flatten(1, -2))
+        t = None if time(name, 1) is None else torch.tensor(0.0)
+        with torch.no_grad():
+            x_t = data_of(name, 2, seed=900)
+            list(
+                model.kernel.states(
+                    x_t, times_of(name), t, condition(2), tm.Noise([0, 1]), tm.Decoding(guidance=guidance)
+                )
+            )
+        seen.append(torch.cat(recording.seen, dim=1))
+    torch.testing.assert_close(*seen)
+
+
+def test_the_papers_llama_has_its_size() -> None:
+    with torch.device("meta"):
+        llama = tm.Llama(16, width=2048, depth=34, heads=16, condition_width=4096)
+    assert sum(p.numel() for p in llama.parameters()) == pytest.approx(1.7e9, rel=0.05)
+
+
+@EVERY
+def test_every_parameter_gets_a_gradient_on_every_backbone(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+    model = causal_model(name, backbone)
+    model.loss(data_of(name, 8), tm.Noise(range(8)), condition(8)).mean().backward()
+    for parameter, value in model.named_parameters():
+        assert not value.requires_grad or (value.grad is not None and value.grad.abs().sum() > 0), parameter
+
+
+@pytest.mark.parametrize(("name", "backbone"), LLAMA, ids=["llama", "codes", "hugging face"])
+def test_padding_of_the_text_takes_no_place(name: str, backbone: Callable[[], nn.Module]) -> None:
+    model, y = causal_model(name, backbone), data_of(name, 2)
+    padded = condition(2).padded(7)
+    padded.tokens[:, 3:] = 7.0
+    losses = [model.loss(y, tm.Noise([0, 1]), given) for given in (condition(2), padded)]
+    torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
+    drawn = [tm.generate(model, shape_of(name), [0, 1], given).x for given in (condition(2), padded)]
+    torch.testing.assert_close(*drawn, atol=1e-4, rtol=1e-4)
 
 
 def test_partial_states_are_four_a_transition() -> None:

@@ -12,7 +12,7 @@ from tmatch.kernel.categorical import narrowed
 from tmatch.kernel.masked import unmasked
 
 N = SHAPE[0] * SHAPE[1]
-MASKED = [name for name, row in tm.VARIANTS.items() if "K" in row.evaluations]
+MASKED = [name for name in tm.VARIANTS if isinstance(small_model(name).kernel, tm.Masked)]
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 5, 16, None])
@@ -72,7 +72,7 @@ def test_the_loss_counts_hidden_tokens_only(name: str) -> None:
 
     class Ones(torch.nn.Module):
         head = None
-        embed = staticmethod(model.kernel.law.embed)
+        embed, require = staticmethod(model.kernel.law.embed), staticmethod(model.kernel.law.require)
 
         def loss(self, b: Tensor, h: Tensor, t: Tensor, noise: tm.Noise) -> Tensor:
             return torch.ones(b.shape[:-1])
@@ -144,6 +144,9 @@ def test_codes_are_drawn_as_often_as_the_softmax_says() -> None:
     for token in range(3):
         seen = k[:, token, 0].long().bincount(minlength=CODES) / n
         assert ((seen - p[token]).abs() < 5 * (p[token] * (1 - p[token]) / n).sqrt() + 1e-9).all()
+    narrow = law.draw(h.expand(n, -1, -1), tm.Noise(range(n)), tm.Choice(0.5, top_k=2), CONDITIONAL)
+    assert narrow[0].unique().numel() <= 2 * 3
+    torch.testing.assert_close(narrow[1], p.log().expand(n, -1, -1).take_along_dim(narrow[0].long(), dim=-1)[..., 0])
     torch.testing.assert_close(chances, p.log().expand(n, -1, -1).take_along_dim(k.long(), dim=-1)[..., 0])
 
 
@@ -177,10 +180,44 @@ def test_logits_are_guided() -> None:
     assert torch.equal(k[..., 0].long(), guided.argmax(-1))
 
 
+def test_the_most_confident_codes_are_kept() -> None:
+    """Without noise on the confidence, the tokens drawn first are those of the surest distributions."""
+    kernel = small_model("mar-discrete").kernel
+    sure = torch.tensor([[0.0, 9.0, 1.0, 5.0, 3.0, 7.0]])  # logits of code 0 against those of all others
+
+    class Known(torch.nn.Module):
+        width = 1
+
+        def forward(self, x, t, condition=None, *, positions=None):  # noqa: ANN001, ANN202
+            return sure.expand(len(x), -1)[..., None]
+
+    kernel.backbone, kernel.law.readout = Known(), torch.nn.Linear(1, CODES)
+    torch.nn.init.zeros_(kernel.law.readout.weight)
+    torch.nn.init.zeros_(kernel.law.readout.bias)
+    kernel.law.readout.weight.data[0] = 1
+    order = []
+    how = tm.Decoding(
+        unmasking=tm.Unmasking(order="confidence", temperature=0.0), choice=tm.Choice(temperature=0),
+        observe=lambda moment: order.append(moment.known.flatten().tolist()),
+    )  # fmt: skip
+    kernel.sample(torch.zeros(1, 2, 3, 1), torch.tensor(0.0), None, tm.Noise([0]), how)
+    assert order[0] == [False, True, False, False, False, True]
+    assert order[1] == [False, True, False, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
         (lambda: tm.Unmasking(0), "mask iterations is a whole number from 1 up"),
+        (lambda: tm.Unmasking(order="rastr"), "orders random, raster, confidence; got 'rastr'"),
+        (lambda: tm.TruncatedGaussianRatio(std=0), "positive std"),
+        (lambda: tm.Categorical(0, 4, 4), "number of codes is a whole number from 1 up"),
+        (
+            lambda: tm.TransitionMatching(
+                tm.IndependentLinearProcess(), tm.NextState(), small_model("mar-discrete").kernel, tm.Grid.uniform(2)
+            ).loss(data_of("mar-discrete", 8), tm.Noise(range(8)), condition(8)),
+            "their rows make one transition",
+        ),
         (lambda: tm.Unmasking(temperature=math.nan), "temperature is a finite number"),
         (lambda: tm.Choice(temperature=-1), "temperature is a finite number from 0 up; got -1"),
         (lambda: tm.Choice(top_k=0), "top-k, is a whole number from 1 up"),

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from tmatch.recipes import MODELS, GeneratorRecipe, load_model
-from tmatch.recipes.autoencoder import AutoencoderRecipe
+from tmatch.recipes.autoencoder import AutoencoderRecipe, load_autoencoder
 from tmatch.recipes.generator import BackboneSettings, HeadSettings, SamplingSettings, TextSettings
 from tmatch.recipes.models import export
 from tmatch.recipes.settings import FolderData, ShapesData, shapes_split
@@ -138,10 +139,9 @@ def test_the_committed_models_draw_what_they_are_told(name: str) -> None:
     from tmatch.eval.captions import captions_satisfied
 
     pipeline, recipe = load_model(name)
-    own = recipe.sampling
     prompts = recipe.data.checkable(100)
     assert prompts is not None
-    measured = captions_satisfied(pipeline, prompts, steps=own.steps, guidance=own.guidance, decoding=own.decoding())
+    measured = captions_satisfied(pipeline, prompts, **recipe.sampling.arguments())
     assert measured.share > 0.7
 
 
@@ -153,3 +153,35 @@ def test_withheld_sentences_are_new_to_the_model_and_made_of_parts_it_knows() ->
     for part in {half for sentence in withheld for half in sentence.split(" and ")}:
         assert any(part in sentence for sentence in trained), part
     assert len(set(ShapesData(images=4000, withhold=False).training().captions) & set(withheld)) > 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"variant": "artm-3"}, "at most 3 steps, not 16.*Set sampling.steps to None"),
+        ({"variant": "ar-discrete", "sampling": SamplingSettings(steps=None)}, "set patch to"),
+        ({"variant": "fm", "backbone": BackboneSettings(kind="llama")}, "set backbone.kind to dit"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_before_any_work(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        GeneratorRecipe[ShapesData](**{"train": TRAIN, "data": ShapesData(images=40), **settings})
+
+
+def test_a_row_of_codes_trains_and_draws(tmp_path: Path) -> None:
+    """A discrete autoencoder of one's own, a generator on its codes, pictures; and each refuses the other's kind."""
+    data = ShapesData(images=40)
+    codes = AutoencoderRecipe[ShapesData](train=TRAIN, data=data, channels=4, width=8, levels=(3, 3), held_out=4)
+    assert codes.run(tmp_path / "codes") is not None
+    own = {"sampling": SamplingSettings(steps=None, iterations=3, order="confidence"), "patch": (1, 1)}
+    settings = {**NETWORKS, **own, "train": TRAIN, "data": data, "validation_images": 4, "held_out": 4}
+    for name in ("ar-discrete", "mar-discrete"):
+        recipe = GeneratorRecipe[ShapesData](**{**settings, "variant": name, "autoencoder": str(tmp_path / "codes")})
+        assert recipe.run(tmp_path / name) is not None
+        pipeline, loaded = load_model(str(tmp_path / name))
+        assert pipeline.generate(["a circle"], [0], **loaded.sampling.arguments()).images.shape == (1, 3, 32, 32)
+    with pytest.raises(ValueError, match="draws codes: give a discrete autoencoder"):
+        GeneratorRecipe[ShapesData](**{**settings, "variant": "ar-discrete"}).run(tmp_path / "wrong")
+    other = codes.model_copy(update={"levels": (9,)})
+    with pytest.raises(ValueError, match=r"another codebook, of levels \[3, 3\], than its recipe, \[9\]"):
+        load_autoencoder(tmp_path / "codes" / "autoencoder.safetensors", other)

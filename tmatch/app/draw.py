@@ -35,11 +35,13 @@ class How:
     """How to sample; what is not given is the model's own."""
 
     steps: int | None = None
-    """transitions, each an evaluation of the backbone"""
+    """transitions"""
     head_steps: int | None = None
     """solver steps of the head in each transition"""
     guidance: float | None = None
     """1 is none, more follows the prompt more closely"""
+    schedule: Literal["constant", "rising", "falling"] | None = None
+    """of the guidance, over the time"""
     iterations: int | None = None
     """mask iterations, of masked variants"""
     order: Literal["random", "raster", "confidence"] | None = None
@@ -102,8 +104,8 @@ def generate(
     settings = how.settings(recipe.sampling)
     seeds = range(seed, seed + len(each))
     drawn = pipeline.to(place(how.device)).generate(
-        each, seeds, steps=settings.steps, guidance=settings.guidance, decoding=settings.decoding(SOLVERS[solver]),
-        negative=negative, batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path,
+        each, seeds, **settings.arguments(SOLVERS[solver]), negative=negative, batch_size=batch_size,
+        progress=sys.stderr.isatty(), keep_path=path,
     )  # fmt: skip
     _tell(each, seeds, drawn, recipe.data.checkable(1) is not None)
     _write(out, each, seeds, drawn)
@@ -227,10 +229,7 @@ def evaluate(
         raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
     pipeline.to(place(how.device))
     settings = how.settings(recipe.sampling)
-    measured = captions_satisfied(
-        pipeline, pictures, steps=settings.steps, guidance=settings.guidance, decoding=settings.decoding(),
-        progress=sys.stderr.isatty(),
-    )  # fmt: skip
+    measured = captions_satisfied(pipeline, pictures, **settings.arguments(), progress=sys.stderr.isatty())
     if json_output:
         print(
             json.dumps(

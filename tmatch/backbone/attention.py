@@ -1,5 +1,7 @@
 """Attention, through PyTorch's fused kernel."""
 
+from typing import NamedTuple
+
 import torch
 from einops import rearrange
 from torch import Tensor, nn
@@ -8,23 +10,35 @@ from torch.nn.functional import scaled_dot_product_attention
 from tmatch.backbone.cache import Memory
 
 
-def sight(new: int, prefix: int | None, past: int = 0, device: torch.device | None = None) -> Tensor | None:
-    """Who may look at whom, (new, past + new); None where everyone may look at everyone.
+class Sight(NamedTuple):
+    """Who may look at whom: a mask, True where a row may look, or causal without one; neither where all see all."""
 
-    The first `prefix` of the new tokens see each other, the later ones themselves and what is before them, and all see
-    the past. Without a prefix every token sees every other.
+    mask: Tensor | None = None
+    causal: bool = False
+
+
+EVERYTHING = Sight()
+
+
+def sight(new: int, prefix: int | None, past: int = 0, device: torch.device | None = None) -> Sight:
+    """What `new` tokens see, after a `past` that all of them see.
+
+    The first `prefix` of them see each other, the later ones themselves and what is before them. Without a prefix every
+    token sees every other.
     """
     if prefix is None or prefix >= new or new == 1:
-        return None
+        return EVERYTHING
+    if prefix <= 1 and past == 0:
+        return Sight(causal=True)
     among = torch.ones(new, new, dtype=torch.bool, device=device).tril()
     among[:, :prefix] |= torch.arange(new, device=device)[:, None] < prefix
-    return torch.cat((among.new_ones(new, past), among), dim=1)
+    return Sight(torch.cat((among.new_ones(new, past), among), dim=1))
 
 
 class SelfAttention(nn.Module):
     """Attention among the tokens of a sequence, and to those of the `memory`, which then has the new ones too.
 
-    `mask` is True where a row may look; `rotation` is what `rotate` turns queries and keys by.
+    `rotation` is what `rotate` turns queries and keys by.
     """
 
     def __init__(self, width: int, heads: int, qk_norm: bool = False, bias: bool = True) -> None:
@@ -38,7 +52,7 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | None = None,
+        sight: Sight = EVERYTHING,
         memory: Memory | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
@@ -48,7 +62,7 @@ class SelfAttention(nn.Module):
             q, k = rotate(q, *rotation), rotate(k, *rotation)
         if memory is not None:
             k, v = memory.extend(k, v)
-        y = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        y = scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
         return self.out(rearrange(y, "b h n d -> b n (h d)"))
 
 

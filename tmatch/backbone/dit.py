@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tmatch.backbone.attention import CrossAttention, SelfAttention, sight
+from tmatch.backbone.attention import EVERYTHING, CrossAttention, SelfAttention, Sight, sight
 from tmatch.backbone.cache import Memory, memories
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
@@ -59,11 +59,11 @@ class Block(nn.Module):
         return BlockContext(parts, self.cross.keys(text.tokens), text.mask)
 
     def forward(
-        self, x: Tensor, context: BlockContext, mask: Tensor | None = None, memory: Memory | None = None
+        self, x: Tensor, context: BlockContext, sight: Sight = EVERYTHING, memory: Memory | None = None
     ) -> Tensor:
         """Tokens x (batch, tokens, width)."""
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = context.modulation
-        x = x + gate_1 * self.attention(modulate(self.attention_norm(x), shift_1, scale_1), mask, memory)
+        x = x + gate_1 * self.attention(modulate(self.attention_norm(x), shift_1, scale_1), sight, memory)
         if self.cross is not None and self.cross_norm is not None:
             assert context.text is not None and context.text_mask is not None, "the backbone checks that it is there"  # noqa: PT018
             x = x + self.cross(self.cross_norm(x), context.text, context.text_mask)
@@ -99,6 +99,7 @@ class DiT(nn.Module):
         self.channels = channels
         self.width = width
         self.heads = heads
+        self.timed = timed
         self.checkpointing = checkpointing
         self.x_in = nn.Linear(channels, width)
         self.position = PositionEmbedding(width)
@@ -137,13 +138,13 @@ class DiT(nn.Module):
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions)
         if context.memories is not None:
             context.memories[0].require_room(tokens.shape[1])
-        mask = sight(tokens.shape[1], prefix, context.filled, x.device)
+        seen = sight(tokens.shape[1], prefix, context.filled, x.device)
         remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
         for block, about, memory in zip(self.blocks, context.blocks, remembered, strict=True):
-            if self.checkpointing and torch.is_grad_enabled():
-                tokens = checkpoint(block, tokens, about, mask, use_reentrant=False)
+            if self.checkpointing and memory is None and torch.is_grad_enabled():
+                tokens = checkpoint(block, tokens, about, seen, use_reentrant=False)
             else:
-                tokens = block(tokens, about, mask, memory)
+                tokens = block(tokens, about, seen, memory)
         h = modulate(self.out_norm(tokens), *context.output)
         return h.unflatten(1, grid)
 

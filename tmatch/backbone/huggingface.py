@@ -33,20 +33,26 @@ class HuggingFaceBackbone(nn.Module):
     Tokens of `channels` numbers, and a condition `condition_width` wide, enter by a linear layer each.
     """
 
+    timed = False
+
     def __init__(self, model: nn.Module, channels: int, condition_width: int | None = None) -> None:
         super().__init__()
         config: Any = getattr(model, "config", None)
         width = getattr(config, "hidden_size", None)
         if not isinstance(width, int):
             raise ValueError(f"{type(model).__name__} is no model of transformers: it has no config.hidden_size.")
-        self.model = model.get_decoder() if hasattr(model, "lm_head") else model  # type: ignore[operator]
+        decoder: Any = model
+        self.model: Any = decoder.get_decoder() if hasattr(model, "lm_head") else decoder
         self.channels = channels
         self.width = width
         self.x_in = nn.Linear(channels, width)
         self.condition_in = None if condition_width is None else nn.Linear(condition_width, width)
-        initialise(self.x_in)
-        if self.condition_in is not None:
-            initialise(self.condition_in)
+        for linear in (self.x_in, self.condition_in):
+            if linear is not None:
+                initialise(linear)
+        own = next(self.model.parameters())
+        self.to(own.device, own.dtype)
+        self.model.get_input_embeddings().requires_grad_(False)  # words enter as vectors
 
     def forward(
         self,
@@ -83,7 +89,7 @@ class HuggingFaceBackbone(nn.Module):
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
         there = in_line(text, batch, length, self.x_in.weight.device)
-        cache = HuggingFaceCache(DynamicCache(), there, there.shape[1] - length)
+        cache = HuggingFaceCache(DynamicCache(config=self.model.config), there, there.shape[1] - length)
         if text is not None:
             self._run(text.tokens, cache)
         return cache

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from tmatch.backbone.attention import SelfAttention, angles, sight
+from tmatch.backbone.attention import SelfAttention, Sight, angles, sight
 from tmatch.backbone.cache import Memory, memories
 from tmatch.backbone.text import in_line, places, read_condition
 from tmatch.condition import Condition
@@ -26,10 +26,8 @@ class LlamaBlock(nn.Module):
         self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], memory: Memory | None = None
-    ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), mask, memory, rotation)
+    def forward(self, x: Tensor, sight: Sight, rotation: tuple[Tensor, Tensor], memory: Memory | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), sight, memory, rotation)
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         return x + self.down(silu(gate) * up)
 
@@ -61,6 +59,8 @@ class Llama(nn.Module):
     The paper's is Llama(16, width=2048, depth=34, heads=16, condition_width=4096).
     """
 
+    timed = False
+
     def __init__(
         self,
         channels: int,
@@ -78,7 +78,7 @@ class Llama(nn.Module):
         self.heads = heads
         self.x_in = nn.Linear(channels, width)
         self.condition_in = None if condition_width is None else nn.Linear(condition_width, width)
-        hidden = 8 * width // 3 if hidden is None else hidden
+        hidden = -(-width // 3) * 8 if hidden is None else hidden  # a multiple of 8, which GPUs like
         blocks = [LlamaBlock(width, heads, hidden) for _ in range(depth)]
         self.blocks = nn.ModuleList(blocks)
         self.out_norm = nn.RMSNorm(width, eps=1e-6)
@@ -136,16 +136,21 @@ class Llama(nn.Module):
         if context.memories:
             context.memories[0].require_room(new)
         end = start + new
-        mask = sight(new, 0, start, tokens.device)
+        seen = sight(new, 0, start, tokens.device)
         if context.there is not None:
-            itself = torch.arange(start, end, device=tokens.device)[:, None] == torch.arange(end, device=tokens.device)
-            there = context.there[:, None, None, :end]
-            mask = there if mask is None else (mask & there) | itself
+            seen = Sight(_unpadded(context.there[:, :end], start))
         cosines, sines = (part[:, :, start:end] for part in context.rotation)
         remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
         for block, memory in zip(self.blocks, remembered, strict=True):
-            tokens = block(tokens, mask, (cosines, sines), memory)
+            tokens = block(tokens, seen, (cosines, sines), memory)
         return self.out_norm(tokens)
+
+
+def _unpadded(there: Tensor, start: int) -> Tensor:
+    """What the tokens from `start` on see, (batch, 1, new, all): what is before them but padding, and themselves."""
+    all_places = torch.arange(there.shape[1], device=there.device)
+    behind = all_places[start:, None] - all_places
+    return ((behind >= 0) & there[:, None, None, :]) | (behind == 0)
 
 
 def require_causal(t: Time | None, prefix: int | None) -> None:

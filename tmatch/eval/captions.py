@@ -1,5 +1,6 @@
 """How many captions of `shapes` a generator satisfies, by the exact checker."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from tmatch.data import ShapePictures
 from tmatch.data.shapes import SKILLS
 from tmatch.eval.shapes import check
+from tmatch.guidance import constant
 from tmatch.kernel import Decoding
 from tmatch.sample import Evaluations, TextToImage
 from tmatch.times import Steps
@@ -70,6 +72,7 @@ def captions_satisfied(
     *,
     steps: Steps | None = None,
     guidance: float = 1.0,
+    schedule: Callable[[float], float] = constant,
     decoding: Decoding = Decoding(),
     batch_size: int = 250,
     progress: bool = False,
@@ -77,6 +80,7 @@ def captions_satisfied(
     """Draw a picture for each caption, by seeds 0, 1, 2, ..., and check it."""
     drawn = pipeline.generate(
         prompts.captions, range(len(prompts)),
-        steps=steps, guidance=guidance, decoding=decoding, batch_size=batch_size, progress=progress,
+        steps=steps, guidance=guidance, schedule=schedule, decoding=decoding,
+        batch_size=batch_size, progress=progress,
     )  # fmt: skip
     return Satisfied(check(drawn.images, prompts.captions), prompts.skill, drawn.evaluations, drawn.seconds)

@@ -1,7 +1,8 @@
 """Tokens one after the other, with a cache: ARTM and AR, and over the whole history FHTM."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from math import prod
 from typing import cast
 
@@ -67,42 +68,54 @@ class Autoregressive(Kernel):
         return h[:, opening.tokens.shape[1] - 1 :]
 
     def loss(self, y: State, x_t: State, t: Time | None, condition: Condition | None, noise: Noise) -> Tensor:
+        self.law.require(y)
         return self.law.loss(y.flatten(1, -2), self.contexts(y, x_t, t, condition), t, noise).mean(1)
 
     def sample(
         self, x_t: State, t: Time | None, condition: Condition | None, noise: Noise, decoding: Decoding
     ) -> State:
-        return next(self.states(x_t, 1, t, condition, noise, decoding))
+        return next(self.states(x_t, decoding.span, t, condition, noise, decoding))
 
     def states(
-        self, x_t: State, count: int, t: Time | None, condition: Condition | None, noise: Noise, decoding: Decoding
+        self,
+        x_t: State,
+        grid: Sequence[float],
+        t: Time | None,
+        condition: Condition | None,
+        noise: Noise,
+        decoding: Decoding,
     ) -> Iterator[State]:
-        """The next `count` states. The condition and X_t are read once, and every token once, by the cache.
+        """The states at the times of the grid after its first, where X_t is. The cache reads each token only once.
 
-        Guidance is told the share of the tokens that are drawn; all its branches are kept, for each has a memory.
+        Guidance is told the time, which runs from state to state as tokens are drawn; all its branches are kept, for
+        each has a memory of its own.
         """
-        opening, positions = self.opening(x_t), _positions(x_t, count)
-        branches = decoding.guidance.at(0.0, condition, keep_all=True)
+        self.law.require_width(x_t)
+        opening, positions = self.opening(x_t), _positions(x_t, len(grid) - 1)
+        branches = decoding.guidance.at(grid[0], condition, keep_all=True)
         tokens, times, given = branches.inputs(opening.tokens, t)
         backbone = cast("SequenceBackbone", self.backbone)
         cache = backbone.open(times, given, len(tokens), len(opening.positions) + len(positions) - 1)
         h = backbone(tokens, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
-        grid, x, clock = x_t.shape[1:-1], x_t.flatten(1, -2).clone(), Clock()
-        for index in range(len(positions)):
-            branches = decoding.guidance.at(index / len(positions), condition, keep_all=True)
+        shape, x, clock = x_t.shape[1:-1], x_t.flatten(1, -2).clone(), Clock()
+        for (step, span), place in product(enumerate(pairwise(grid)), range(x.shape[1])):
+            within, index = replace(decoding, span=span), step * x.shape[1] + place
+            branches = decoding.guidance.at(within.progress(place / x.shape[1]), condition, keep_all=True)
             token = self.law.sample(h, times, noise, decoding, branches, clock)
-            place = index % prod(grid)
             x[:, place] = token[:, 0]
             if index + 1 < len(positions):
                 tokens = branches.stack(self.law.embed(token))
                 h = backbone(tokens, positions=positions[index : index + 1], prefix=0, cache=cache)
-            if place + 1 == prod(grid):
-                yield x.unflatten(1, grid).clone()
-            elif decoding.observe is not None and place + 1 in intermediates(prod(grid)):
-                drawn = (torch.arange(prod(grid), device=x.device) <= place).expand(len(x), -1).unflatten(1, grid)
-                known = None if self.law.continuous else drawn
-                state = x.unflatten(1, grid).clone()
-                decoding.report(Snapshot("partial", (index + 1) / len(positions), state, known=known))
+            if place + 1 == x.shape[1]:
+                yield x.unflatten(1, shape).clone()
+            elif decoding.observe is not None and place + 1 in intermediates(x.shape[1]):
+                decoding.report(self._partial(x.unflatten(1, shape).clone(), place + 1, within))
+
+    def _partial(self, x: State, drawn: int, within: Decoding) -> Snapshot:
+        """A state of which some tokens are drawn; the others show the state before, unless tokens are codes."""
+        tokens = prod(x.shape[1:-1])
+        known = (torch.arange(tokens, device=x.device) < drawn).expand(len(x), -1).view(x.shape[:-1])
+        return Snapshot("partial", within.progress(drawn / tokens), x, known=None if self.law.continuous else known)
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         require_independent(type(self).__name__, process, parametrization, self.dependent)
@@ -126,6 +139,7 @@ class FullHistory(Autoregressive):
 
     def losses(self, path: State, x_0: State, condition: Condition | None, noise: Noise) -> Tensor:
         """The loss of each state of the path (batch, T, *grid, channels), in one pass: (batch, T)."""
+        self.law.require(path)
         losses = self.law.loss(path.flatten(1, -2), self.contexts(path, x_0, None, condition), None, noise)
         return losses.unflatten(1, (path.shape[1], -1)).mean(2)
 

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
@@ -32,6 +32,9 @@ class Snapshot:
     known: Tensor | None = None
 
 
+Order = Literal["random", "raster", "confidence"]
+
+
 def intermediates(tokens: int, parts: int = 4) -> set[int]:
     """After how many tokens of a transition a partial state is shown: at a quarter, a half, three quarters."""
     return {round(tokens * k / parts) for k in range(1, parts)} - {0, tokens}
@@ -46,12 +49,14 @@ class Unmasking:
     """
 
     iterations: int | None = None
-    order: Literal["random", "raster", "confidence"] = "random"
+    order: Order = "random"
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if self.iterations is not None:
             whole("The number of mask iterations", self.iterations)
+        if self.order not in get_args(Order):
+            raise ValueError(f"Tokens are drawn in one of the orders {', '.join(get_args(Order))}; got {self.order!r}.")
         if not 0 <= self.temperature < math.inf:
             raise ValueError(f"A temperature is a finite number from 0 up; got {self.temperature}.")
 
@@ -85,7 +90,14 @@ class Decoding:
     guidance: Guidance = NoGuidance()
     unmasking: Unmasking = Unmasking()
     choice: Choice = Choice()
+    span: tuple[float, float] = (0.0, 1.0)
+    """From where to where the transition goes that is being made; the model says it."""
     observe: Callable[[Snapshot], None] | None = None
+
+    def progress(self, share: float) -> float:
+        """The time when this share of the transition's tokens is drawn."""
+        start, end = self.span
+        return start + (end - start) * share
 
     def report(self, moment: Snapshot) -> None:
         """Show a moment to the observer, if there is one."""

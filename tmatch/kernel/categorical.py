@@ -11,7 +11,7 @@ from tmatch.head import Clock
 from tmatch.kernel.base import Choice, Decoding
 from tmatch.kernel.law import Law
 from tmatch.noise import Noise
-from tmatch.tensors import Time
+from tmatch.tensors import Time, whole
 
 
 class Categorical(Law):
@@ -24,38 +24,41 @@ class Categorical(Law):
 
     def __init__(self, codes: int, channels: int, width: int) -> None:
         super().__init__()
-        self.codes = codes
+        self.codes = whole("The number of codes", codes)
+        self.channels = 1
         self.head = None
         self.embedding = nn.Embedding(codes, channels)
         self.readout = nn.Linear(width, codes)
         nn.init.zeros_(self.readout.weight)
         nn.init.zeros_(self.readout.bias)
 
-    def embed(self, b: Tensor) -> Tensor:
-        return self.embedding(self.whole(b))
-
-    def whole(self, b: Tensor) -> Tensor:
-        """Codes as whole numbers, (...,); refused where they are of another codebook."""
+    def require(self, b: Tensor) -> None:
+        """Refuse what is no code of this codebook."""
         if b.shape[-1] != 1:
             raise ValueError(
-                f"A token of codes is a single number; got {b.shape[-1]}: encode with a discrete autoencoder."
+                f"A code is a single number a token; got {b.shape[-1]}: encode with a discrete autoencoder."
             )
-        k = b[..., 0].round().long()
-        if k.numel() and not 0 <= int(k.min()) <= int(k.max()) < self.codes:
+        if not torch.equal(b, b.round()):
             raise ValueError(
-                f"Codes run from 0 to {self.codes - 1} here, and the data has {int(k.min())} to {int(k.max())}: "
+                "Codes are whole numbers: no noise can be added to them, so their rows make one transition."
+            )
+        if not 0 <= int(b.min()) <= int(b.max()) < self.codes:
+            raise ValueError(
+                f"Codes run from 0 to {self.codes - 1} here, and the data has {int(b.min())} to {int(b.max())}: "
                 "was it encoded with another codebook?"
             )
-        return k
+
+    def embed(self, b: Tensor) -> Tensor:
+        return self.embedding(b[..., 0].long())
 
     def logits(self, h: Tensor) -> Tensor:
         """log p(. | h) but for a constant, (..., codes), in float32 at least."""
-        logits = self.readout(h)
+        logits = self.readout(h.to(self.readout.weight.dtype))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def loss(self, b: Tensor, h: Tensor, t: Time | None, noise: Noise) -> Tensor:
         """-log p(B | h)."""
-        return cross_entropy(self.logits(h).movedim(-1, 1), self.whole(b), reduction="none")
+        return cross_entropy(self.logits(h).movedim(-1, 1), b[..., 0].long(), reduction="none")
 
     def sample(
         self,
@@ -69,12 +72,13 @@ class Categorical(Law):
         return self.draw(h, noise, decoding.choice, branches)[0]
 
     def draw(self, h: Tensor, noise: Noise, choice: Choice, branches: Branches) -> tuple[Tensor, Tensor]:
-        """Codes (batch, ..., 1) from the guided logits, and the log-probability that each had, (batch, ...)."""
-        logits = narrowed(branches.mix(self.logits(h)), choice)
-        gumbel = -(-noise.uniform(*logits.shape[1:]).log()).log()
-        k = (logits + gumbel).argmax(-1) if choice.temperature > 0 else logits.argmax(-1)
+        """Codes (batch, ..., 1) from the guided logits, and the log-probability of each before any narrowing."""
+        logits = branches.mix(self.logits(h))
+        up_to = narrowed(logits, choice).softmax(-1).cumsum(-1)
+        u = noise.uniform(*logits.shape[1:-1])[..., None]
+        k = (up_to < u * up_to[..., -1:]).sum(-1) if choice.temperature > 0 else logits.argmax(-1)
         chances = log_softmax(logits, dim=-1).take_along_dim(k[..., None], dim=-1)[..., 0]
-        return k[..., None].to(noise.dtype), chances
+        return k[..., None].to(noise.time_dtype), chances
 
 
 def narrowed(logits: Tensor, choice: Choice) -> Tensor:

@@ -9,6 +9,7 @@ from tmatch.kernel.base import Decoding, Kernel
 from tmatch.kernel.law import Law
 from tmatch.noise import Noise
 from tmatch.patch import merge, split
+from tmatch.solver import FixedStep
 from tmatch.tensors import State, Time, over, whole
 from tmatch.times import Density, Uniform
 
@@ -25,6 +26,7 @@ class Flow(Law):
     def __init__(self, head: Head, draws: int = 1, density: Density = Uniform()) -> None:
         super().__init__()
         self.head = head
+        self.channels = head.channels
         self.draws = whole("The number of draws a token", draws)
         self.density = density
 
@@ -50,7 +52,8 @@ class Flow(Law):
         clock: Clock | None = None,
     ) -> Tensor:
         """B ~ p(. | h) by solving from B_0 ~ N(0, I)."""
-        context = self.head.prepare(h, t, clock)
+        fixed = isinstance(decoding.solver, FixedStep)  # an adaptive one comes to other times at every token
+        context = self.head.prepare(h, t, clock if fixed else None)
         velocity = branches.guide(lambda s, b_s: self.head(b_s, s, context))
         b_0 = noise.normal(*h.shape[1:-1], self.head.channels)
         return decoding.solver.solve(velocity, b_0)

@@ -17,8 +17,19 @@ class Law(nn.Module, ABC):
 
     continuous: ClassVar[bool] = True
     """Whether noise is a token too, if not a likely one."""
+    channels: int
+    """Numbers in a token."""
     head: nn.Module | None
     """The network called at every solver step, where there is one."""
+
+    def require(self, b: Tensor) -> None:
+        """Refuse data that this law is not one of."""
+        self.require_width(b)
+
+    def require_width(self, b: Tensor) -> None:
+        """Refuse tokens (..., channels) of another width."""
+        if b.shape[-1] != self.channels:
+            raise ValueError(f"This model draws {self.channels} numbers a token, and here tokens have {b.shape[-1]}.")
 
     def embed(self, b: Tensor) -> Tensor:
         """Tokens as the backbone reads them."""

@@ -35,6 +35,9 @@ class MaskingRatio(ABC):
 class CosineRatio(MaskingRatio):
     """cos(pi u / 2): MaskGIT's and MAR-Fluid's."""
 
+    def __str__(self) -> str:
+        return "cosine ratio"
+
     def __call__(self, u: Tensor) -> Tensor:
         return torch.cos(u * (math.pi / 2))
 
@@ -47,10 +50,29 @@ class TruncatedGaussianRatio(MaskingRatio):
     std: float = 0.25
     low: float = 0.7
 
+    def __str__(self) -> str:
+        return "Gaussian ratio"
+
+    def __post_init__(self) -> None:
+        if not (0 < self.std < math.inf and 0 <= self.low < 1 and math.isfinite(self.mode)):
+            raise ValueError(
+                f"A masking ratio has a positive std and a low end in [0, 1); got {self.mode}, {self.std}, {self.low}."
+            )
+
     def __call__(self, u: Tensor) -> Tensor:
-        ends = torch.tensor([(self.low - self.mode) / self.std, (1 - self.mode) / self.std], dtype=u.dtype)
-        first, last = torch.special.ndtr(ends)
-        return self.mode + self.std * torch.special.ndtri(first + (last - first) * u)
+        first, last = (math.erf((end - self.mode) / (self.std * math.sqrt(2))) for end in (self.low, 1.0))
+        return self.mode + self.std * math.sqrt(2) * torch.erfinv(first + (last - first) * u)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An iteration: which tokens are known (batch, n), the order of all, how many are known before and after it."""
+
+    known: Tensor
+    rank: Tensor
+    count: int
+    until: int
+    left: float  # share of the iterations that follow
 
 
 class Masked(Kernel):
@@ -89,6 +111,7 @@ class Masked(Kernel):
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """The mean over the tokens, hidden ones only: each of them counts the same, in whatever image it is."""
+        self.law.require(y)
         tokens = math.prod(y.shape[1:-1])
         hidden = (self.ratio(noise.uniform()) * tokens).ceil().clamp(1, tokens)
         known = ranks(noise, tokens) < tokens - hidden[:, None]
@@ -96,30 +119,32 @@ class Masked(Kernel):
         return (losses * ~known).mean(1)
 
     def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
-        """Hidden tokens are drawn in some iterations; guidance is told the share of the known."""
+        """Hidden tokens are drawn in some iterations; guidance is told the time, which runs with the share known."""
+        self.law.require_width(x_t)
         grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
         rank = order_of(decoding.unmasking, noise, tokens)
         known = torch.zeros_like(rank, dtype=torch.bool)
         y = x_t.clone()  # what is hidden shows the state before; the backbone does not see it
-        for count, until in pairwise(unmasked(tokens, decoding.unmasking.iterations)):
-            branches = decoding.guidance.at(count / tokens, condition)
+        counts = unmasked(tokens, decoding.unmasking.iterations)
+        for iteration, (count, until) in enumerate(pairwise(counts), start=1):
+            branches = decoding.guidance.at(decoding.progress(count / tokens), condition)
             state, times, given = branches.inputs(x_t, t)
             h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
-            drawn, new = self.reveal(h, times, known, rank, until, noise, decoding, branches)
+            turn = Turn(known, rank, count, until, left=1 - iteration / (len(counts) - 1))
+            drawn, new = self.reveal(h, times, turn, noise, decoding, branches)
             y = torch.where(new[..., None], drawn, y.flatten(1, -2)).unflatten(1, grid)
             known = known | new
-            if decoding.observe is not None and until < tokens and _passes(count, until, tokens):
-                decoding.report(Snapshot("partial", until / tokens, y, known=known.unflatten(1, grid)))
+            if decoding.observe is not None and any(count < mark <= until < tokens for mark in intermediates(tokens)):
+                at = decoding.progress(until / tokens)
+                decoding.report(Snapshot("partial", at, y, known=known.unflatten(1, grid)))
         return y
 
     def reveal(
-        self, h: Tensor, t: Time | None, known: Tensor, rank: Tensor, until: int, noise: Noise, decoding: Decoding,
-        branches: Branches,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self, h: Tensor, t: Time | None, turn: Turn, noise: Noise, decoding: Decoding, branches: Branches
+    ) -> tuple[Tensor, Tensor]:
         """Draw the tokens whose turn it is: tokens (batch, n, channels), and which of them are new (batch, n)."""
-        new = (rank < until) & ~known
-        count = int(new[0].sum())
-        places = new.float().topk(count, dim=1).indices.sort(1).values[..., None]
+        new = (turn.rank < turn.until) & ~turn.known
+        places = new.float().topk(turn.until - turn.count, dim=1).indices.sort(1).values[..., None]
         drawn = self.law.sample(h.take_along_dim(branches.stack(places), dim=1), t, noise, decoding, branches)
         everywhere = drawn.new_zeros(*new.shape, drawn.shape[-1])
         return everywhere.scatter(1, places.expand_as(drawn), drawn), new
@@ -145,18 +170,16 @@ class MaskedCodes(Masked):
         return self.law.embed(torch.where(known[..., None], y, 0)) * known[..., None]
 
     def reveal(
-        self, h: Tensor, t: Time | None, known: Tensor, rank: Tensor, until: int, noise: Noise, decoding: Decoding,
-        branches: Branches,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self, h: Tensor, t: Time | None, turn: Turn, noise: Noise, decoding: Decoding, branches: Branches
+    ) -> tuple[Tensor, Tensor]:
         """Draw every hidden token, and keep the most confident; some noise on the confidence, less of it with time."""
         if decoding.unmasking.order != "confidence":
-            return super().reveal(h, t, known, rank, until, noise, decoding, branches)
+            return super().reveal(h, t, turn, noise, decoding, branches)
         drawn, chances = self.law.draw(h, noise, decoding.choice, branches)
-        left = 1 - until / known.shape[1]
-        gumbel = -(-noise.uniform(known.shape[1]).log()).log()
-        confidence = (chances + decoding.unmasking.temperature * left * gumbel).masked_fill(known, -torch.inf)
-        chosen = confidence.topk(until - int(known[0].sum()), dim=1).indices
-        return drawn, torch.zeros_like(known).scatter(1, chosen, True)
+        gumbel = -(-noise.uniform(turn.known.shape[1]).log()).log()
+        confidence = (chances + decoding.unmasking.temperature * turn.left * gumbel).masked_fill(turn.known, -torch.inf)
+        chosen = confidence.topk(turn.until - turn.count, dim=1).indices
+        return drawn, torch.zeros_like(turn.known).scatter(1, chosen, True)
 
 
 def ranks(noise: Noise, tokens: int) -> Tensor:
@@ -181,7 +204,3 @@ def unmasked(tokens: int, iterations: int | None) -> list[int]:
         hidden = int(tokens * math.cos(math.pi / 2 * k / count))
         known.append(tokens - max(count - k, min(hidden, tokens - known[-1] - 1)))
     return known
-
-
-def _passes(count: int, until: int, tokens: int) -> bool:
-    return any(count < mark <= until for mark in intermediates(tokens))

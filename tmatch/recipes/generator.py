@@ -14,6 +14,7 @@ from tmatch.backbone import DiT, Llama
 from tmatch.data import Codec, InMemory
 from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
+from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Choice, Decoding, Unmasking
 from tmatch.patch import Patchify
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
@@ -59,19 +60,22 @@ class SamplingSettings(Strict):
     steps: int | None = Field(default=16, gt=0)  # transitions; none for the variant's own
     head_steps: int = Field(default=4, gt=0)  # solver steps of the head in each
     guidance: float = 2.0  # 1 is none
+    schedule: Literal["constant", "rising", "falling"] = "constant"  # of the guidance, over the time
     iterations: int | None = Field(default=None, gt=0)  # of masked variants; none for a token each
     order: Literal["random", "raster", "confidence"] = "random"  # in which masked variants draw tokens
     temperature: float = Field(default=1.0, ge=0)  # of codes; 0 takes the likeliest
     top_k: int | None = Field(default=None, gt=0)  # draw from so many of the likeliest codes
     top_p: float | None = Field(default=None, gt=0, le=1)  # draw from the likeliest codes of this probability
 
-    def decoding(self, solver: Callable[[int], Solver] = Euler) -> Decoding:
-        """What of it concerns kernels."""
-        return Decoding(
-            solver(self.head_steps),
-            unmasking=Unmasking(self.iterations, self.order),
-            choice=Choice(self.temperature, self.top_k, self.top_p),
-        )
+    def arguments(self, solver: Callable[[int], Solver] = Euler) -> dict[str, Any]:
+        """What `TextToImage.generate` takes of it."""
+        unmasking, choice = Unmasking(self.iterations, self.order), Choice(self.temperature, self.top_k, self.top_p)
+        return {
+            "steps": self.steps,
+            "guidance": self.guidance,
+            "schedule": GUIDANCE_SCHEDULES[self.schedule],
+            "decoding": Decoding(solver(self.head_steps), unmasking=unmasking, choice=choice),
+        }
 
 
 class GeneratorRecipe(Strict, Generic[AnyData]):
@@ -99,17 +103,29 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         return name
 
     @model_validator(mode="after")
-    def _codes_stand_alone(self) -> Self:
-        if variant(self.variant).codes and self.patch != (1, 1):
+    def _goes_together(self) -> Self:
+        row = variant(self.variant)
+        if row.codes and self.patch != (1, 1):
             raise ValueError(f"'{self.variant}' draws codes, each a token by itself: set patch to (1, 1).")
+        if self.backbone.kind == "llama" and row.timed:
+            raise ValueError(f"'{self.variant}' needs a backbone that reads the time: set backbone.kind to dit.")
+        if self.backbone.kind == "llama" and self.backbone.checkpointing:
+            raise ValueError("A Llama has no checkpointing: leave it out, or set backbone.kind to dit.")
+        try:
+            row.parametrization.check_grid(row.times.grid(self.sampling.steps), row.times)
+        except ValueError as error:
+            raise ValueError(f"{error} Set sampling.steps to None for its own.") from error
         return self
 
     def build(self, codec: Codec, shape: tuple[int, int, int], vocabulary: tuple[str, ...]) -> TextToImage:
         """The networks, with weights from the seed; `shape` is that of a state."""
         text, row, channels = self.text, variant(self.variant), shape[-1]
         if row.codes != (codec.codes is not None):
-            kind = "codes: set autoencoder to 'shapes-codes'" if row.codes else "latents: set autoencoder to 'shapes'"
-            raise ValueError(f"'{self.variant}' draws {kind}, or to the folder of a run of such a one.")
+            kind = "codes: give a discrete autoencoder" if row.codes else "latents: give a continuous autoencoder"
+            raise ValueError(f"'{self.variant}' draws {kind}, one of the package's or the folder of a run.")
+        iterations, tokens = self.sampling.iterations, shape[0] * shape[1]
+        if iterations is not None and iterations > tokens:
+            raise ValueError(f"There are {tokens} tokens a picture, and sampling.iterations is {iterations}: lower it.")
         head = HeadConfig(self.head.width, self.head.depth, self.head.patch, self.head.draws, codes=codec.codes)
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             torch.manual_seed(self.train.seed)
@@ -167,23 +183,14 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         return self._measure(TextToImage(trainer.ema.model, trainer.ema.encoder, codec, pipeline.shape), out)
 
     def _draw(self, pipeline: TextToImage, prompts: Sequence[str]) -> Tensor:
-        sampling = self.sampling
-        drawn = pipeline.generate(
-            prompts, range(len(prompts)),
-            steps=sampling.steps, guidance=sampling.guidance, decoding=sampling.decoding(),
-        )  # fmt: skip
-        return grid(drawn.images)
+        return grid(pipeline.generate(prompts, range(len(prompts)), **self.sampling.arguments()).images)
 
     def _measure(self, pipeline: TextToImage, out: Path) -> dict[str, Any]:
         """What the finished run has to show, written beside its weights."""
         result: dict[str, Any] = {"weights": "model.safetensors"}
         prompts = self.data.checkable(self.held_out)
         if prompts is not None:
-            sampling = self.sampling
-            measured = captions_satisfied(
-                pipeline, prompts,
-                steps=sampling.steps, guidance=sampling.guidance, decoding=sampling.decoding(),
-            )  # fmt: skip
+            measured = captions_satisfied(pipeline, prompts, **self.sampling.arguments())
             result |= {key: value for key, value in measured.record().items() if key != "seconds"}
         checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result

@@ -1,13 +1,13 @@
 """From prompts to pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from tmatch.data import Codec
-from tmatch.guidance import ClassifierFreeGuidance
+from tmatch.guidance import ClassifierFreeGuidance, constant
 from tmatch.kernel import Decoding
 from tmatch.model import Model
 from tmatch.sample.frames import frames
@@ -45,6 +45,7 @@ class TextToImage(nn.Module):
         *,
         steps: Steps | None = None,
         guidance: float = 1.0,
+        schedule: Callable[[float], float] = constant,
         negative: str = "",
         decoding: Decoding = Decoding(),
         batch_size: int = 64,
@@ -53,13 +54,13 @@ class TextToImage(nn.Module):
     ) -> Pictures:
         """A picture for each prompt and its seed; `guidance` pushes away from the `negative` prompt.
 
-        `decoding` says how to draw; its own guidance is not used.
+        It acts by a `schedule` over the time. `decoding` says how to draw; its own guidance is not used.
         """
         if not prompts or any(not prompt.strip() for prompt in prompts):
             raise ValueError("A prompt is empty; say what to draw, such as 'a red circle'.")
         if len(seeds) != len(prompts):
             raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
-        scale = ClassifierFreeGuidance(self.encoder([negative]), guidance)
+        scale = ClassifierFreeGuidance(self.encoder([negative]), guidance, schedule=schedule)
         condition = self.encoder(prompts)
         decoding = replace(decoding, guidance=scale)
         result = generate(

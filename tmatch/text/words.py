@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from tmatch.backbone.attention import SelfAttention
+from tmatch.backbone.attention import SelfAttention, Sight
 from tmatch.condition import Condition
 from tmatch.text.base import TextEncoder
 
@@ -21,7 +21,7 @@ class WordBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), mask)
+        x = x + self.attention(self.attention_norm(x), Sight(mask))
         return x + self.mlp(self.mlp_norm(x))
 
 
