@@ -134,15 +134,17 @@ def report(result: dict[str, Any]) -> str:
         "## Steps, head steps and guidance all chosen on the validation split",
         "",
         "The last column: captions of colour attribution that were withheld from training, such as",
-        f"'{shapes_split(1, 'withheld').captions[0]}'.",
+        f"'{shapes_split(1, 'withheld').captions[0]}'; the one before it: the colour attribution of the test split, which",
+        "is drawn from all sentences.",
         "",
-        "| model | steps | head steps | w | test | withheld sentences |",
-        "|---|---|---|---|---|---|",
+        "| model | steps | head steps | w | test | its colour attribution | withheld sentences |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in result["chosen"]:
         head = row["head_steps"] if row["head_evaluations"] else ""
         where = f"{row['model']} | {row['steps']} | {head} | {row['guidance']:g}"
-        lines.append(f"| {where} | {share(row)} | {share(row['withheld'])} |")
+        attribution = f"{row['skills']['colour attribution']:.3f}"
+        lines.append(f"| {where} | {share(row)} | {attribution} | {share(row['withheld'])} |")
     lines.append("")
     for model in dict.fromkeys(row["model"] for row in rows):
         lines += [f"## {model}", "", *table(model, rows), ""]

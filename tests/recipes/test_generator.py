@@ -158,7 +158,7 @@ def test_withheld_sentences_are_new_to_the_model_and_made_of_parts_it_knows() ->
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"variant": "artm-3"}, "at most 3 steps, not 16.*Set sampling.steps to None"),
+        ({"variant": "artm-3"}, "at most 3 steps, not 16.*--sampling.steps None"),
         ({"variant": "ar-discrete", "sampling": SamplingSettings(steps=None)}, "set patch to"),
         ({"variant": "fm", "backbone": BackboneSettings(kind="llama")}, "set backbone.kind to dit"),
     ],

@@ -168,7 +168,7 @@ def _sentence(error: Exception) -> int:
     """Say what is wrong; the exit code of a command that was called wrongly."""
     text = str(error)
     if isinstance(error, ValidationError):
-        text = "; ".join(f"{_setting(error, e)}: {_reason(e)}" for e in error.errors())
+        text = "; ".join(": ".join(filter(None, (_setting(error, e), _reason(e)))) for e in error.errors())
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename} cannot be used: {error.strerror}; give another place, or make room there."
     print(f"tmatch: {text}", file=sys.stderr)

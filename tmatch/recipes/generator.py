@@ -114,7 +114,7 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         try:
             row.parametrization.check_grid(row.times.grid(self.sampling.steps), row.times)
         except ValueError as error:
-            raise ValueError(f"{error} Set sampling.steps to None for its own.") from error
+            raise ValueError(f"{error} For the variant's own steps: --sampling.steps None.") from error
         return self
 
     def build(self, codec: Codec, shape: tuple[int, int, int], vocabulary: tuple[str, ...]) -> TextToImage:
