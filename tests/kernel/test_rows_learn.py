@@ -19,7 +19,7 @@ MASKED = ["mar", "mar-fluid", "martm-2", "martm-3"]
 
 ONE_STEP = replace(tm.VARIANTS["dtm"], times=tm.Grid.uniform(1))
 ROWS = {**tm.VARIANTS, "one step of DTM": ONE_STEP}
-SAMPLES = 800  # the laws are checked to within five of their standard errors
+SAMPLES = 1500  # the laws are checked to within five of their standard errors
 
 
 def gaussian(noise: tm.Noise) -> Tensor:
@@ -68,7 +68,7 @@ def test_one_step_of_dtm_cannot_for_its_tokens_are_independent() -> None:
 @pytest.mark.parametrize("name", ["ar-discrete", "mar-discrete"])
 def test_a_chain_of_codes_is_learnt(name: str) -> None:
     model = learnt(name, chain, steps=800)
-    n = 2 * SAMPLES
+    n = 4000
     x = tm.generate(model, (TOKENS, 1), range(n), batch_size=n).x[..., 0].long()
     move = torch.full((CODES, CODES), 1 / 8) + torch.eye(CODES) * 5 / 8
     for i, j in [(0, 1), (1, 2), (2, 3), (0, 3)]:
