@@ -4,119 +4,168 @@
 
 All have the same width, depth, heads, number of tokens, batch, and a flow head of the same size that takes the same
 number of Euler steps: `autoregressive-diffusion-pytorch` (pip install it; it is left out where it is not there), and a
-Hugging Face Llama with its own cache, which drives the same head as ours. Medians of ratios, interleaved.
+Hugging Face Llama with its own cache, which drives the same head as ours. Ours runs as it is and compiled; the size is
+that of the recipe `shapes-fhtm-3-llama` unless told otherwise. Medians of ratios, interleaved.
 """
 
 import argparse
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import tmatch as tm
+from tmatch.sample import compile_for_sampling
 
-CHANNELS, WIDTH, DEPTH, HEADS = 16, 512, 8, 8
-STATES, GRID = 3, (8, 8)
-HEAD = tm.HeadConfig(width=512, depth=3)
-STEPS = 4
+CHANNELS, STATES = 16, 3
+Run = Callable[[], Tensor]
 
 
-def ours(backbone: torch.nn.Module, batch: int) -> Callable[[], Tensor]:
+@dataclass(frozen=True)
+class Size:
+    """What all contestants share."""
+
+    width: int = 128
+    depth: int = 5
+    heads: int = 4
+    side: int = 4  # of the grid of tokens
+    head_width: int = 128
+    head_depth: int = 2
+    head_steps: int = 4
+    batch: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens an image: those of every state."""
+        return STATES * self.side**2
+
+
+def ours(backbone: nn.Module, size: Size, compiled: bool = False) -> Run:
     """FHTM-3 on a backbone of ours."""
-    model = tm.build("fhtm-3", backbone, CHANNELS, HEAD).eval()
-    decoding = tm.Decoding(tm.Euler(STEPS))
-    return lambda: model.sample((*GRID, CHANNELS), tm.Noise(range(batch)), decoding=decoding)
+    head = tm.HeadConfig(size.head_width, size.head_depth)
+    model = tm.build(f"fhtm-{STATES}", backbone, CHANNELS, head).eval()
+    if compiled:
+        compile_for_sampling(model)
+    decoding = tm.Decoding(tm.Euler(size.head_steps))
+    return lambda: model.sample((size.side, size.side, CHANNELS), tm.Noise(range(size.batch)), decoding=decoding)
 
 
-def hugging_face(batch: int, tokens: int) -> Callable[[], Tensor]:
+def hugging_face(size: Size) -> Run:
     """A Hugging Face Llama with its cache, token by token, and our head."""
     from transformers import DynamicCache, LlamaConfig, LlamaModel
 
     config = LlamaConfig(
-        vocab_size=8, hidden_size=WIDTH, intermediate_size=8 * WIDTH // 3, num_hidden_layers=DEPTH,
-        num_attention_heads=HEADS, num_key_value_heads=HEADS,
+        vocab_size=8, hidden_size=size.width, intermediate_size=-(-size.width // 3) * 8, num_hidden_layers=size.depth,
+        num_attention_heads=size.heads, num_key_value_heads=size.heads,
     )  # fmt: skip
     llama = LlamaModel(config).eval()
-    x_in = torch.nn.Linear(CHANNELS, WIDTH)
-    head = tm.FlowHead(CHANNELS, WIDTH, HEAD.width, HEAD.depth, timed=False).eval()
+    x_in = nn.Linear(CHANNELS, size.width)
+    head = tm.FlowHead(CHANNELS, size.width, size.head_width, size.head_depth, timed=False).eval()
 
     @torch.no_grad()
     def run() -> Tensor:
-        cache, token, drawn = DynamicCache(), torch.zeros(batch, 1, CHANNELS), []
-        for _ in range(tokens):
+        cache, token, drawn = DynamicCache(), torch.zeros(size.batch, 1, CHANNELS), []
+        for _ in range(size.tokens):
             h = llama(inputs_embeds=x_in(token), past_key_values=cache, use_cache=True).last_hidden_state
-            context, token = head.prepare(h, None), torch.randn(batch, 1, CHANNELS)
-            for k in range(STEPS):
-                token = token + head(token, torch.tensor(k / STEPS), context) / STEPS
+            context, token = head.prepare(h, None), torch.randn(size.batch, 1, CHANNELS)
+            for k in range(size.head_steps):
+                token = token + head(token, torch.tensor(k / size.head_steps), context) / size.head_steps
             drawn.append(token)
         return torch.cat(drawn, dim=1)
 
     return run
 
 
-def autoregressive_diffusion(batch: int, tokens: int) -> Callable[[], Tensor]:
+def autoregressive_diffusion(size: Size) -> Run:
     """`AutoregressiveFlow` of autoregressive-diffusion-pytorch, with its own cache and head."""
+    _stand_in_for_torchvision()
     from autoregressive_diffusion_pytorch import AutoregressiveFlow, autoregressive_flow
 
     autoregressive_flow.tqdm = lambda items, **_: items  # no progress bar
     model = AutoregressiveFlow(
-        WIDTH, max_seq_len=tokens, depth=DEPTH, heads=HEADS, dim_head=WIDTH // HEADS, mlp_depth=HEAD.depth,
-        mlp_width=HEAD.width, dim_input=CHANNELS, flow_kwargs={"method": "euler"},
+        size.width, max_seq_len=size.tokens, depth=size.depth, heads=size.heads, dim_head=size.width // size.heads,
+        mlp_depth=size.head_depth, mlp_width=size.head_width, dim_input=CHANNELS, flow_kwargs={"method": "euler"},
     ).eval()  # fmt: skip
-    model.flow.sample = partial(model.flow.sample, num_sample_steps=STEPS + 1)
-    return lambda: model.sample(batch_size=batch)
+    model.flow.sample = partial(model.flow.sample, num_sample_steps=size.head_steps + 1)
+    return lambda: model.sample(batch_size=size.batch)
 
 
-def seconds(run: Callable[[], Tensor]) -> float:
+def _stand_in_for_torchvision() -> None:
+    """Only the package's trainer of images uses it, which is not run here."""
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        package, transforms, utils = (ModuleType(f"torchvision{part}") for part in ("", ".transforms", ".utils"))
+        package.transforms, package.utils, utils.save_image = transforms, utils, None  # type: ignore[attr-defined]
+        sys.modules |= {module.__name__: module for module in (package, transforms, utils)}
+
+
+def contestants(size: Size) -> dict[str, Run]:
+    """Ours first."""
+    torch.manual_seed(0)
+    shape = (CHANNELS, size.width, size.depth, size.heads)
+    runs = {
+        "tmatch": ours(tm.Llama(*shape), size),
+        "tmatch, compiled": ours(tm.Llama(*shape), size, compiled=True),
+        "tmatch, DiT": ours(tm.DiT(*shape, timed=False), size),
+        "Hugging Face Llama": hugging_face(size),
+    }
+    try:
+        runs["autoregressive-diffusion-pytorch"] = autoregressive_diffusion(size)
+    except ImportError as error:
+        print(f"autoregressive-diffusion-pytorch is left out: {error}", file=sys.stderr)
+    return runs
+
+
+def seconds(run: Run) -> float:
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
-    tokens = STATES * GRID[0] * GRID[1]
-    runs: dict[str, Callable[[], Tensor]] = {
-        "tmatch, Llama": ours(tm.Llama(CHANNELS, WIDTH, DEPTH, HEADS), args.batch),
-        "tmatch, DiT": ours(tm.DiT(CHANNELS, WIDTH, DEPTH, HEADS, timed=False), args.batch),
-        "Hugging Face Llama": hugging_face(args.batch, tokens),
-    }
-    try:
-        runs["autoregressive-diffusion-pytorch"] = autoregressive_diffusion(args.batch, tokens)
-    except ImportError as error:
-        print(f"autoregressive-diffusion-pytorch is left out: {error}")
+def measure(size: Size, repeats: int) -> dict[str, Any]:
+    """Tokens a second of each, and how many times as fast as the others ours is."""
+    runs = contestants(size)
     for run in runs.values():
         run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(args.repeats):
-        for name, run in runs.items():
-            times[name].append(seconds(run))
-    first = times["tmatch, Llama"]
-    result: dict[str, Any] = {
-        "machine": f"{platform.machine()}, {args.threads} thread(s)",
-        "batch": args.batch,
-        "tokens": tokens,
-        "tokens_a_second": {n: round(args.batch * tokens / statistics.median(t), 1) for n, t in times.items()},
+    turns = [{name: seconds(run) for name, run in runs.items()} for _ in range(repeats)]
+    tokens = size.batch * size.tokens
+    return {
+        **asdict(size),
+        "tokens": size.tokens,
+        "tokens_a_second": {name: round(tokens / statistics.median(turn[name] for turn in turns), 1) for name in runs},
         "times_as_fast_as": {
-            name: round(statistics.median(other / own for other, own in zip(taken, first, strict=True)), 3)
-            for name, taken in times.items()
-            if name != "tmatch, Llama"
+            own: {
+                other: round(statistics.median(turn[other] / turn[own] for turn in turns), 2)
+                for other in runs
+                if not other.startswith("tmatch")
+            }
+            for own in ("tmatch", "tmatch, compiled")
         },
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in asdict(Size()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="also write the result there")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    size = Size(**{name: getattr(args, name) for name in asdict(Size())})
+    result = {"machine": f"{platform.machine()}, {args.threads} thread(s)", **measure(size, args.repeats)}
     print(json.dumps(result, indent=2))
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=2) + "\n")

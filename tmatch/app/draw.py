@@ -18,7 +18,7 @@ from tmatch.eval.shapes import detect, satisfies
 from tmatch.recipes import load_model
 from tmatch.recipes.generator import SamplingSettings
 from tmatch.recipes.settings import Split
-from tmatch.sample import Pictures
+from tmatch.sample import Pictures, TextToImage, compile_for_sampling
 from tmatch.sample.frames import spread
 from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
 from tmatch.tensors import Device, place, whole
@@ -54,11 +54,21 @@ class How:
     """draw from the likeliest codes of this probability"""
     device: Device = "auto"
     """where to compute; 'auto' takes the accelerator if there is one"""
+    compile: bool = False
+    """compile the networks first, a minute or more: for many pictures"""
+
+    def ready(self, pipeline: TextToImage) -> TextToImage:
+        """The pipeline in its place, compiled or not."""
+        pipeline.to(place(self.device))
+        if self.compile:
+            compile_for_sampling(pipeline.model)
+        return pipeline
 
     def settings(self, own: SamplingSettings) -> SamplingSettings:
         """What was asked for, and the model's own for the rest."""
-        asked = {key: value for key, value in vars(self).items() if key != "device" and value is not None}
-        return own.model_copy(update=asked)  # the library itself says best what is wrong with it
+        asked = {key: getattr(self, key) for key in SamplingSettings.model_fields}
+        given = {key: value for key, value in asked.items() if value is not None}
+        return own.model_copy(update=given)  # the library itself says best what is wrong with it
 
 
 Flat = Annotated[How, tyro.conf.arg(name="")]
@@ -103,7 +113,7 @@ def generate(
     _warn([*texts, negative], pipeline.encoder)
     settings = how.settings(recipe.sampling)
     seeds = range(seed, seed + len(each))
-    drawn = pipeline.to(place(how.device)).generate(
+    drawn = how.ready(pipeline).generate(
         each, seeds, **settings.arguments(SOLVERS[solver]), negative=negative, batch_size=batch_size,
         progress=sys.stderr.isatty(), keep_path=path,
     )  # fmt: skip
@@ -227,9 +237,8 @@ def evaluate(
     pictures = recipe.data.checkable(prompts, split)
     if pictures is None:
         raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
-    pipeline.to(place(how.device))
     settings = how.settings(recipe.sampling)
-    measured = captions_satisfied(pipeline, pictures, **settings.arguments(), progress=sys.stderr.isatty())
+    measured = captions_satisfied(how.ready(pipeline), pictures, **settings.arguments(), progress=sys.stderr.isatty())
     if json_output:
         print(
             json.dumps(

@@ -56,14 +56,14 @@ class SelfAttention(nn.Module):
         memory: Memory | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        q, k, v = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.heads)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (batch, heads, n, width)
         q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:
-            q, k = rotate(q, *rotation), rotate(k, *rotation)
+            q, k = rotate(torch.stack((q, k)), *rotation)
         if memory is not None:
             k, v = memory.extend(k, v)
         y = scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
-        return self.out(rearrange(y, "b h n d -> b n (h d)"))
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 def angles(positions: Tensor, width: int, longest: float = 10_000.0) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """Flow matching with a head, and the kernel that draws all tokens in parallel: DTM."""
 
+import torch
 from torch import Tensor, nn
 
 from tmatch.condition import Condition
@@ -9,7 +10,7 @@ from tmatch.kernel.base import Decoding, Kernel
 from tmatch.kernel.law import Law
 from tmatch.noise import Noise
 from tmatch.patch import merge, split
-from tmatch.solver import FixedStep
+from tmatch.solver import FixedStep, Solver
 from tmatch.tensors import State, Time, over, whole
 from tmatch.times import Density, Uniform
 
@@ -52,11 +53,17 @@ class Flow(Law):
         clock: Clock | None = None,
     ) -> Tensor:
         """B ~ p(. | h) by solving from B_0 ~ N(0, I)."""
-        fixed = isinstance(decoding.solver, FixedStep)  # an adaptive one comes to other times at every token
-        context = self.head.prepare(h, t, clock if fixed else None)
-        velocity = branches.guide(lambda s, b_s: self.head(b_s, s, context))
         b_0 = noise.normal(*h.shape[1:-1], self.head.channels)
-        return decoding.solver.solve(velocity, b_0)
+        return self(b_0, h, t, decoding.solver, branches, clock)
+
+    def forward(
+        self, b_0: Tensor, h: Tensor, t: Time | None, solver: Solver, branches: Branches, clock: Clock | None = None
+    ) -> Tensor:
+        """B from B_0, along the guided velocity."""
+        fixed = isinstance(solver, FixedStep)  # an adaptive one comes to other times at every token
+        keeps = fixed and not torch.compiler.is_compiling()  # compiled, what the times say is constant anyway
+        context = self.head.prepare(h, t, clock if keeps else None)
+        return solver.solve(branches.guide(lambda s, b_s: self.head(b_s, s, context)), b_0)
 
 
 class ParallelFlow(Kernel):

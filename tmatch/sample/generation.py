@@ -11,9 +11,10 @@ from rich.progress import Progress
 from torch import nn
 
 from tmatch.condition import Condition
-from tmatch.kernel import Decoding, Kernel, Snapshot
+from tmatch.kernel import Decoding, Flow, Kernel, Snapshot
 from tmatch.model import Model
 from tmatch.noise import Noise
+from tmatch.solver import FixedStep, Solver
 from tmatch.tensors import State, whole
 from tmatch.times import Steps, equal_steps
 
@@ -37,19 +38,26 @@ class Generation:
 
 
 @contextmanager
-def counting(kernel: Kernel) -> Iterator[Evaluations]:
-    """Counts the calls of a kernel's networks that this thread makes."""
+def counting(kernel: Kernel, solver: Solver) -> Iterator[Evaluations]:
+    """Counts the calls of a kernel's networks that this thread makes.
+
+    Those of a head by the solves where each takes a known number, for inside a compiled one no call can be seen.
+    """
     count, thread = Evaluations(), threading.get_ident()
 
-    def bump(name: str) -> None:
+    def bump(name: str, calls: int) -> None:
         if threading.get_ident() == thread:
-            setattr(count, name, getattr(count, name) + 1)
+            setattr(count, name, getattr(count, name) + calls)
 
-    networks: list[tuple[str, nn.Module | None]] = [("backbone", kernel.backbone), ("head", kernel.head)]
+    networks: list[tuple[str, nn.Module, int]] = [("backbone", kernel.backbone, 1)]
+    flows = [part for part in kernel.modules() if isinstance(part, Flow)]
+    if flows and isinstance(solver, FixedStep):
+        networks += [("head", flow, solver.calls) for flow in flows]
+    elif kernel.head is not None:
+        networks.append(("head", kernel.head, 1))
     hooks = [
-        network.register_forward_hook(lambda *_, name=name: bump(name))
-        for name, network in networks
-        if network is not None
+        network.register_forward_hook(lambda *_, name=name, calls=calls: bump(name, calls))
+        for name, network, calls in networks
     ]
     try:
         yield count
@@ -112,7 +120,7 @@ def generate(
             how = replace(
                 decoding, guidance=decoding.guidance.of(images, len(seeds)), observe=observe if watched else None
             )
-            with counting(model.kernel) as evaluations, evaluating(model):
+            with counting(model.kernel, how.solver) as evaluations, evaluating(model):
                 x = model.sample(shape, noise, given, steps, how)
             results.append(Generation(x, evaluations, 0.0, path))
     return _joined(results, time.perf_counter() - started)

@@ -34,6 +34,11 @@ class FixedStep(Solver):
         if self.grid[0] != 0 or self.grid[-1] != 1:
             raise ValueError(f"A solver goes from s = 0 to s = 1; got times from {self.grid[0]} to {self.grid[-1]}.")
 
+    @property
+    def calls(self) -> int:
+        """Velocities the whole way asks for."""
+        return self.evaluations * (len(self.grid) - 1)
+
     @abstractmethod
     def step(self, velocity: Velocity, y: State, s: Tensor, s_next: Tensor) -> State:
         """y at s_next, from y at s."""
