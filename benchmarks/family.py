@@ -1,0 +1,113 @@
+"""The whole family on `shapes`: each variant trained for the same seconds, captions satisfied, evaluations an image.
+
+    python benchmarks/family.py [--share 0.3] [--only shapes-ar shapes-artm-3] [--runs runs/family]
+
+Trains the recipes, whose numbers of steps stand for equal seconds of one core, for a share of their steps, two at a
+time, a core each; runs that were begun go on, and finished ones are not trained again. Each is then sampled with its
+own steps, the guidance chosen on 200 captions of the validation split, the figure that of 1,000 of the test split.
+"""
+
+import argparse
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tmatch.eval.captions import captions_satisfied
+from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
+from tmatch.recipes.settings import shapes_split
+
+GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0)
+FAMILY = [name for name, recipe in RECIPES.items() if name.startswith("shapes-") and not name.endswith("autoencoder")]
+Row = dict[str, Any]
+
+
+def shortened(name: str, share: float) -> GeneratorRecipe[Any]:
+    """A recipe with a share of its steps; the schedule goes with them."""
+    recipe = RECIPES[name]()
+    assert isinstance(recipe, GeneratorRecipe)
+    steps = round(share * recipe.train.steps)
+    train = recipe.train.model_copy(update={"steps": steps, "validate_every": 1000, "preview_every": steps})
+    return recipe.model_copy(update={"train": train})
+
+
+def trained_and_measured(name: str, share: float, runs: Path, prompts: int, validation: int) -> Row:
+    """One variant."""
+    torch.set_num_threads(1)
+    recipe = shortened(name, share)
+    if recipe.run(runs / name) is None:
+        raise KeyboardInterrupt
+    pipeline = load_model(str(runs / name))[0]
+    how, chosen_by = recipe.sampling.arguments(), shapes_split(validation, "validation")
+    shares = {w: captions_satisfied(pipeline, chosen_by, **{**how, "guidance": w}).share for w in GUIDANCE}
+    guidance = max(shares, key=lambda w: shares[w])
+    tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), **{**how, "guidance": guidance})
+    row = {
+        "model": name,
+        "variant": recipe.variant,
+        "backbone": recipe.backbone.kind,
+        "train_steps": recipe.train.steps,
+    }
+    parameters = sum(p.numel() for p in pipeline.model.parameters())
+    return {**row, "parameters": parameters, "guidance": guidance, "validation": shares, **tested.record()}
+
+
+def report(result: dict[str, Any]) -> str:
+    """The table, as docs/family.md."""
+    rows = result["rows"]
+    lines = [
+        "# The family on `shapes`",
+        "",
+        "Written by `python benchmarks/family.py`; do not edit.",
+        "",
+        f"Each trained for {result['share']:g} of its recipe's steps, which stand for equal seconds of one core;",
+        f"{rows[0]['prompts']:,} captions of held-out scenes, 95% intervals, guidance w chosen on a validation split.",
+        "",
+        "| model | backbone | parameters | trained, steps | w | captions satisfied | backbone | head |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        low, high = row["interval_95"]
+        shown = (
+            row["model"], row["backbone"], f"{row['parameters'] / 1e6:.2f}M", f"{row['train_steps']:,}",
+            f"{row['guidance']:g}", f"**{row['captions_satisfied']:.3f}** ({low:.3f}-{high:.3f})",
+            row["backbone_evaluations"], row["head_evaluations"],
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(map(str, shown))} |")
+    return "\n".join([*lines, "", "The last two columns are evaluations an image.", ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=FAMILY, choices=FAMILY, metavar="RECIPE")
+    parser.add_argument("--share", type=float, default=0.3, help="of each recipe's steps")
+    parser.add_argument("--runs", type=Path, default=Path("runs/family"))
+    parser.add_argument("--prompts", type=int, default=1000)
+    parser.add_argument("--validation", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("docs/results/family.json"))
+    parser.add_argument("--report", type=Path, default=Path("docs/family.md"))
+    args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
+    result = json.loads(args.out.read_text()) if args.out.exists() else {}
+    rows: list[Row] = result.get("rows", []) if result.get("share") == args.share else []
+    wanted = [name for name in args.only if name not in {row["model"] for row in rows}]
+    with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
+        measured = [
+            pool.submit(trained_and_measured, name, args.share, args.runs, args.prompts, args.validation)
+            for name in wanted
+        ]
+        for ready in as_completed(measured):
+            rows.append(row := ready.result())
+            print({key: row[key] for key in ("model", "guidance", "captions_satisfied")}, flush=True)
+            rows.sort(key=lambda row: FAMILY.index(row["model"]))
+            args.out.write_text(json.dumps({"share": args.share, "rows": rows}, indent=1) + "\n")
+    args.report.write_text(report({"share": args.share, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
