@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tmatch.recipes.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
-from tmatch.recipes.generator import BackboneSettings, GeneratorRecipe, SamplingSettings
+from tmatch.recipes.generator import BackboneSettings, GeneratorRecipe, HeadSettings, SamplingSettings
 from tmatch.recipes.settings import FolderData, ShapesData
 from tmatch.train import TrainConfig
 
@@ -52,24 +52,26 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-fm": _shapes("fm", 25_000, "Flow matching on the latents of `shapes`."),
     "shapes-dtm": _shapes("dtm", 20_000, "DTM on the latents of `shapes`, as in the paper."),
     "shapes-dtm-mean": _shapes(
-        "dtm-mean", 20_000,
-        "DTM with a mean read-out beside the head, which learns faster: the model the package comes with.",
+        "dtm-mean", 20_500,
+        "DTM that draws an image's tokens jointly, with a mean read-out beside the head: the package's own model.",
+        head=HeadSettings(width=256, patch=(4, 4)),
     ),
-    "shapes-ar": _shapes("ar", 12_000, "Continuous AR, token by token.", **_OWN_STEPS),
-    "shapes-artm-2": _shapes("artm-2", 12_000, "ARTM with two transitions.", **_OWN_STEPS),
-    "shapes-artm-3": _shapes("artm-3", 12_000, "ARTM with three transitions.", **_OWN_STEPS),
+    "shapes-ar": _shapes("ar", 10_000, "Continuous AR, token by token.", **_OWN_STEPS),
+    "shapes-artm-2": _shapes("artm-2", 11_700, "ARTM with two transitions.", **_OWN_STEPS),
+    "shapes-artm-3": _shapes("artm-3", 11_700, "ARTM with three transitions.", **_OWN_STEPS),
     "shapes-artm-3-dependent": _shapes(
-        "artm-3-dependent", 12_000, "The paper's ablation: ARTM on the process that keeps its noise.", **_OWN_STEPS
+        "artm-3-dependent", 11_700, "The paper's ablation: ARTM on the process that keeps its noise.", **_OWN_STEPS
     ),
-    "shapes-fhtm-2": _shapes("fhtm-2", 12_000, "FHTM with two transitions.", **_OWN_STEPS),
-    "shapes-fhtm-3": _shapes("fhtm-3", 9_000, "FHTM with three transitions.", **_OWN_STEPS),
-    "shapes-fhtm-3-llama": _shapes("fhtm-3", 9_000, "FHTM with three transitions on a Llama.", **_LLAMA),
+    "shapes-fhtm-2": _shapes("fhtm-2", 10_100, "FHTM with two transitions.", **_OWN_STEPS),
+    "shapes-fhtm-2-llama": _shapes("fhtm-2", 8_700, "FHTM with two transitions on a Llama.", **_LLAMA),
+    "shapes-fhtm-3": _shapes("fhtm-3", 6_500, "FHTM with three transitions.", **_OWN_STEPS),
+    "shapes-fhtm-3-llama": _shapes("fhtm-3", 5_700, "FHTM with three transitions on a Llama.", **_LLAMA),
     "shapes-fhtm-3-dependent": _shapes(
-        "fhtm-3-dependent", 9_000, "The paper's ablation: FHTM on the process that keeps its noise.", **_OWN_STEPS
+        "fhtm-3-dependent", 6_500, "The paper's ablation: FHTM on the process that keeps its noise.", **_OWN_STEPS
     ),
-    "shapes-mar": _shapes("mar", 12_000, "MAR: random sets of tokens, most of them hidden in training.", **_OWN_STEPS),
-    "shapes-mar-fluid": _shapes("mar-fluid", 12_000, "MAR with Fluid's cosine masking.", **_OWN_STEPS),
-    "shapes-martm-2": _shapes("martm-2", 12_000, "MARTM with two transitions.", **_OWN_STEPS),
+    "shapes-mar": _shapes("mar", 17_600, "MAR: random sets of tokens, most of them hidden in training.", **_OWN_STEPS),
+    "shapes-mar-fluid": _shapes("mar-fluid", 17_600, "MAR with Fluid's cosine masking.", **_OWN_STEPS),
+    "shapes-martm-2": _shapes("martm-2", 17_600, "MARTM with two transitions.", **_OWN_STEPS),
     "shapes-autoencoder": shapes_autoencoder,
     "shapes-codes-autoencoder": shapes_codes_autoencoder,
     "folder-dtm": folder_dtm,
