@@ -3,9 +3,10 @@
     python benchmarks/decode.py [--batch 1] [--out docs/results/decode.json]
 
 All have the same width, depth, heads, number of tokens, batch, and a flow head of the same size that takes the same
-number of Euler steps: `autoregressive-diffusion-pytorch` (pip install it; it is left out where it is not there), and a
-Hugging Face Llama with its own cache, which drives the same head as ours. Ours runs as it is and compiled; the size is
-that of the recipe `shapes-fhtm-3-llama` unless told otherwise. Medians of ratios, interleaved.
+number of Euler steps: `autoregressive-diffusion-pytorch` (pip install it; it is left out where it is not there), with
+its own cache and head, and a Hugging Face Llama with its own cache, which draws with our `Flow`. Ours and the Llama run
+as they are and compiled, by the same compiler with the same options. The size is that of the recipe
+`shapes-fhtm-3-llama` unless told otherwise. Medians of ratios, interleaved.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 import tmatch as tm
 from tmatch.sample import compile_for_sampling
+from tmatch.sample.compiled import OPTIONS
 
 CHANNELS, STATES = 16, 3
 Run = Callable[[], Tensor]
@@ -60,28 +62,32 @@ def ours(backbone: nn.Module, size: Size, compiled: bool = False) -> Run:
     return lambda: model.sample((size.side, size.side, CHANNELS), tm.Noise(range(size.batch)), decoding=decoding)
 
 
-def hugging_face(size: Size) -> Run:
-    """A Hugging Face Llama with its cache, token by token, and our head."""
-    from transformers import DynamicCache, LlamaConfig, LlamaModel
+def hugging_face(size: Size, compiled: bool = False) -> Run:
+    """A Hugging Face Llama with its cache, token by token, and our flow; its static cache where it is compiled."""
+    from transformers import DynamicCache, LlamaConfig, LlamaModel, StaticCache
 
     config = LlamaConfig(
         vocab_size=8, hidden_size=size.width, intermediate_size=-(-size.width // 3) * 8, num_hidden_layers=size.depth,
         num_attention_heads=size.heads, num_key_value_heads=size.heads,
     )  # fmt: skip
-    llama = LlamaModel(config).eval()
+    llama = LlamaModel(config).eval().requires_grad_(False)
     x_in = nn.Linear(CHANNELS, size.width)
-    head = tm.FlowHead(CHANNELS, size.width, size.head_width, size.head_depth, timed=False).eval()
+    flow = tm.Flow(tm.FlowHead(CHANNELS, size.width, size.head_width, size.head_depth, timed=False)).requires_grad_(
+        False
+    )
+    if compiled:
+        llama.forward, flow.forward = (torch.compile(one, **OPTIONS) for one in (llama.forward, flow.forward))
+    decoding = tm.Decoding(tm.Euler(size.head_steps))
+    branches = tm.NoGuidance().at(0.0, None)
 
     @torch.no_grad()
     def run() -> Tensor:
-        cache, token, drawn = DynamicCache(), torch.zeros(size.batch, 1, CHANNELS), []
+        cache = StaticCache(config, max_cache_len=size.tokens) if compiled else DynamicCache()
+        noise, clock, drawn = tm.Noise(range(size.batch)), {}, [torch.zeros(size.batch, 1, CHANNELS)]
         for _ in range(size.tokens):
-            h = llama(inputs_embeds=x_in(token), past_key_values=cache, use_cache=True).last_hidden_state
-            context, token = head.prepare(h, None), torch.randn(size.batch, 1, CHANNELS)
-            for k in range(size.head_steps):
-                token = token + head(token, torch.tensor(k / size.head_steps), context) / size.head_steps
-            drawn.append(token)
-        return torch.cat(drawn, dim=1)
+            h = llama(inputs_embeds=x_in(drawn[-1]), past_key_values=cache, use_cache=True).last_hidden_state
+            drawn.append(flow.sample(h, None, noise, decoding, branches, clock))
+        return torch.cat(drawn[1:], dim=1)
 
     return run
 
@@ -119,6 +125,7 @@ def contestants(size: Size) -> dict[str, Run]:
         "tmatch, compiled": ours(tm.Llama(*shape), size, compiled=True),
         "tmatch, DiT": ours(tm.DiT(*shape, timed=False), size),
         "Hugging Face Llama": hugging_face(size),
+        "Hugging Face Llama, compiled": hugging_face(size, compiled=True),
     }
     try:
         runs["autoregressive-diffusion-pytorch"] = autoregressive_diffusion(size)

@@ -4,13 +4,15 @@
 
 Trains the recipes, whose numbers of steps stand for equal seconds of one core, for a share of their steps, two at a
 time, a core each; runs that were begun go on, and finished ones are not trained again. Each is then sampled with its
-own steps; the head's steps and then the guidance are chosen on 200 captions of the validation split, and the figure is
-that of 1,000 of the test split.
+own steps, or where it takes any number with 16 or 64; these, the head's steps and then the guidance are chosen on 200
+captions of the validation split, and the figure is that of 1,000 of the test split. Intervals are of the captions; the
+training has one seed.
 """
 
 import argparse
 import json
 import os
+import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,6 +27,7 @@ from tmatch.recipes.settings import shapes_split
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0)
 HEAD_STEPS = (4, 16)
+STEPS = (16, 64)  # of variants that take any number
 FAMILY = [name for name, recipe in RECIPES.items() if name.startswith("shapes-") and not name.endswith("autoencoder")]
 Row = dict[str, Any]
 
@@ -42,15 +45,20 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
     """One variant."""
     torch.set_num_threads(1)
     recipe = shortened(name, share)
+    started = time.process_time()
     if recipe.run(runs / name) is None:
         raise KeyboardInterrupt
+    seconds = time.process_time() - started
     pipeline = load_model(str(runs / name))[0]
 
     def satisfied(settings: SamplingSettings) -> float:
         return captions_satisfied(pipeline, shapes_split(validation, "validation"), **settings.arguments()).share
 
-    own, heads = recipe.sampling, HEAD_STEPS if pipeline.model.kernel.head is not None else HEAD_STEPS[:1]
-    own = max((own.model_copy(update={"head_steps": steps}) for steps in heads), key=satisfied)
+    own = recipe.sampling
+    if own.steps is not None:
+        own = max((own.model_copy(update={"steps": steps}) for steps in STEPS), key=satisfied)
+    if pipeline.model.kernel.head is not None:
+        own = max((own.model_copy(update={"head_steps": steps}) for steps in HEAD_STEPS), key=satisfied)
     own = max((own.model_copy(update={"guidance": w}) for w in GUIDANCE), key=satisfied)
     tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), **own.arguments())
     return {
@@ -59,6 +67,8 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
         "backbone": recipe.backbone.kind,
         "parameters": sum(p.numel() for p in pipeline.model.parameters()),
         "train_steps": recipe.train.steps,
+        "cpu_seconds": round(seconds),
+        "steps": own.steps,
         "head_steps": own.head_steps,
         "guidance": own.guidance,
         **tested.record(),
@@ -77,18 +87,25 @@ def report(result: dict[str, Any]) -> str:
         f"{rows[0]['prompts']:,} captions of held-out scenes, 95% intervals; head steps and guidance w chosen on a",
         "validation split.",
         "",
-        "| model | backbone | parameters | trained, steps | w | captions satisfied | backbone | head |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | backbone | parameters | trained, steps | CPU s | w | captions satisfied | backbone | head |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         low, high = row["interval_95"]
         shown = (
             row["model"], row["backbone"], f"{row['parameters'] / 1e6:.2f}M", f"{row['train_steps']:,}",
-            f"{row['guidance']:g}", f"**{row['captions_satisfied']:.3f}** ({low:.3f}-{high:.3f})",
+            row["cpu_seconds"], f"{row['guidance']:g}", f"**{row['captions_satisfied']:.3f}** ({low:.3f}-{high:.3f})",
             row["backbone_evaluations"], row["head_evaluations"],
         )  # fmt: skip
         lines.append(f"| {' | '.join(map(str, shown))} |")
-    return "\n".join([*lines, "", "The last two columns are evaluations an image.", ""])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "The last two columns are evaluations an image; CPU seconds are of the whole run, with its pictures.",
+            "",
+        ]
+    )
 
 
 def main() -> None:
@@ -104,7 +121,12 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
     result = json.loads(args.out.read_text()) if args.out.exists() else {}
-    rows: list[Row] = result.get("rows", []) if result.get("share") == args.share else []
+    steps = {name: shortened(name, args.share).train.steps for name in FAMILY}
+    rows: list[Row] = [  # those of the same training and measure
+        row
+        for row in result.get("rows", [])
+        if (row["train_steps"], row["prompts"]) == (steps[row["model"]], args.prompts)
+    ]
     wanted = [name for name in args.only if name not in {row["model"] for row in rows}]
     with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
         measured = [

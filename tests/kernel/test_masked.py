@@ -244,3 +244,9 @@ def test_the_most_confident_codes_are_kept() -> None:
 def test_bad_input_is_refused(call, reason: str) -> None:  # noqa: ANN001
     with pytest.raises(ValueError, match=reason):
         call()
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_backbone_without_positions_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="MLP takes no positions"):
+        tm.build(name, tm.MLP((N,), SHAPE[-1]), SHAPE[-1], tm.HeadConfig(codes=4))

@@ -1,23 +1,43 @@
 """Compiled sampling."""
 
-import torch
-from laws import SMALL_HEAD
+from collections.abc import Callable
+
+import pytest
+from laws import SMALL_HEAD, awake, condition
+from torch import nn
 
 import tmatch as tm
 from tmatch.sample import compile_for_sampling
 
+ROWS = pytest.mark.parametrize(
+    ("name", "backbone"),
+    [
+        ("fhtm-2", lambda width: tm.Llama(4, width=16, depth=1, heads=2, condition_width=width)),
+        ("artm-2", lambda width: tm.DiT(4, width=16, depth=1, heads=2, condition_width=width)),
+        ("dtm-mean", lambda width: tm.DiT(4, width=16, depth=1, heads=2, condition_width=width)),
+    ],
+)
 
-def test_a_compiled_model_draws_the_same_images_and_counts_the_same_calls() -> None:
-    torch.manual_seed(0)
-    model = tm.build("fhtm-2", tm.Llama(4, width=16, depth=1, heads=2), 4, SMALL_HEAD)
-    for p in model.parameters():
-        torch.nn.init.normal_(p, std=0.2)
 
-    def drawn(images: int) -> tm.sample.Generation:
-        return tm.generate(model, (2, 2, 4), range(images), decoding=tm.Decoding(tm.Midpoint(2)), batch_size=2)
-
-    plain = drawn(5)
+def test_a_compiled_model_draws_the_same_images() -> None:
+    model = awake(tm.build("fhtm-2", tm.Llama(4, width=16, depth=1, heads=2), 4, SMALL_HEAD))
+    plain = tm.generate(model, (2, 2, 4), range(2), decoding=tm.Decoding(tm.Euler(2)))
     compile_for_sampling(model)
-    again = drawn(5)  # the last batch is a smaller one
-    assert (again.x - plain.x).abs().max() < 1e-4  # the rounding of times, of samples up to 4
+    again = tm.generate(model, (2, 2, 4), range(2), decoding=tm.Decoding(tm.Euler(2)))
+    assert (again.x - plain.x).abs().max() < 1e-4  # the rounding of times, in samples of size 4
+
+
+@ROWS
+def test_what_is_traced_for_the_compiler_is_the_same(name: str, backbone: Callable[[int], nn.Module]) -> None:
+    model = awake(tm.build(name, backbone(8), 4, SMALL_HEAD))
+    guidance = tm.ClassifierFreeGuidance(condition(1, length=1, seed=99), 2.0)
+
+    def drawn() -> tm.sample.Generation:  # the last batch is a smaller one
+        decoding = tm.Decoding(tm.Midpoint(2), guidance)
+        return tm.generate(model, (2, 2, 4), range(5), condition(5), decoding=decoding, batch_size=2)
+
+    plain = drawn()
+    compile_for_sampling(model, backend="eager")
+    again = drawn()
+    assert (again.x - plain.x).abs().max() < 1e-5
     assert again.evaluations == plain.evaluations

@@ -67,16 +67,16 @@ class SelfAttention(nn.Module):
 
 
 def angles(positions: Tensor, width: int, longest: float = 10_000.0) -> tuple[Tensor, Tensor]:
-    """The cosines and sines of rotary positions (batch, n): (batch, 1, n, width), float32."""
+    """The cosines and sines of rotary positions (batch, n): (batch, 1, n, width), float32; the sines with signs."""
     rates = longest ** -(torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
-    turns = (positions.float()[..., None] * rates).repeat(1, 1, 2)[:, None]
-    return turns.cos(), turns.sin()
+    turns = (positions.float()[..., None] * rates)[:, None]
+    cosines, sines = turns.cos(), turns.sin()
+    return torch.cat((cosines, cosines), dim=-1), torch.cat((-sines, sines), dim=-1)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn each pair (x_i, x_{i + d/2}) by its angle."""
-    left, right = x.chunk(2, dim=-1)
-    return torch.addcmul(x * cosines, torch.cat((-right, left), dim=-1), sines).to(x.dtype)
+    """Turn each pair (x_i, x_{i + d/2}) by its angle: x_i cos - x_{i + d/2} sin, and x_{i + d/2} cos + x_i sin."""
+    return torch.addcmul(x * cosines, x.roll(x.shape[-1] // 2, dims=-1), sines).to(x.dtype)
 
 
 class CrossAttention(nn.Module):

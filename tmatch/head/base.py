@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from tmatch.tensors import Time
 
 Clock = dict[float, Any]
-"""By s."""
+"""What a head keeps for each s while tokens are drawn one after the other at one t."""
 
 
 class Head(nn.Module, ABC):

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from tmatch.backbone import SequenceBackbone
 from tmatch.condition import Condition
 from tmatch.head import Clock
-from tmatch.kernel.base import Decoding, Kernel, Snapshot, intermediates
+from tmatch.kernel.base import Decoding, Kernel, Snapshot, intermediates, require_independent
 from tmatch.kernel.law import Law
 from tmatch.layers import grid_positions
 from tmatch.noise import Noise
-from tmatch.parametrization import NextState, Parametrization
+from tmatch.parametrization import Parametrization
 from tmatch.process import Process
 from tmatch.tensors import State, Time
 
@@ -148,12 +148,3 @@ def _positions(x_t: State, states: int) -> Tensor:
     """(step, row, column) of the tokens of the states that follow X_t."""
     grid = x_t.shape[1:-1]
     return torch.cat([grid_positions(grid, step, x_t.device) for step in range(1, states + 1)])
-
-
-def require_independent(name: str, process: Process, parametrization: Parametrization, dependent: bool) -> None:
-    """Refuse the process that keeps its noise, unless it is meant as an ablation."""
-    if process.noise_kept == "all" and isinstance(parametrization, NextState) and not dependent:
-        raise ValueError(
-            f"{name} on {type(process).__name__}, whose X_0 is kept, learns to read X_{{t+1}} off X_t and fails when "
-            "sampling; use IndependentLinearProcess, or pass dependent=True for the paper's ablation."
-        )

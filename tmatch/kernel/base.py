@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tmatch.condition import Condition
 from tmatch.guidance import Guidance, NoGuidance
 from tmatch.noise import Noise
-from tmatch.parametrization import Parametrization
+from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
 from tmatch.solver import Euler, Solver
 from tmatch.tensors import State, Time, whole
@@ -125,3 +125,12 @@ class Kernel(nn.Module, ABC):
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         """Refuse a pair that this kernel cannot learn, in a sentence that says what to use instead."""
+
+
+def require_independent(name: str, process: Process, parametrization: Parametrization, dependent: bool) -> None:
+    """Refuse the process that keeps its noise, unless it is meant as an ablation."""
+    if process.noise_kept == "all" and isinstance(parametrization, NextState) and not dependent:
+        raise ValueError(
+            f"{name} on {type(process).__name__}, whose X_0 is kept, learns to read X_{{t+1}} off X_t and fails when "
+            "sampling; use IndependentLinearProcess, or pass dependent=True for the paper's ablation."
+        )

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from inspect import signature
 from itertools import pairwise
 
 import torch
@@ -10,8 +11,7 @@ from torch import Tensor, nn
 
 from tmatch.condition import Condition
 from tmatch.guidance import Branches
-from tmatch.kernel.autoregressive import require_independent
-from tmatch.kernel.base import Decoding, Kernel, Snapshot, Unmasking, intermediates
+from tmatch.kernel.base import Decoding, Kernel, Snapshot, Unmasking, intermediates, require_independent
 from tmatch.kernel.categorical import Categorical
 from tmatch.kernel.law import Law
 from tmatch.layers import grid_positions, initialise
@@ -87,6 +87,7 @@ class Masked(Kernel):
     ) -> None:
         """Tokens have `channels` numbers, and the backbone reads `width` of them."""
         super().__init__()
+        require_positions(backbone)
         self.backbone = backbone
         self.law = law
         self.ratio = ratio
@@ -119,7 +120,7 @@ class Masked(Kernel):
         return (losses * ~known).mean(1)
 
     def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
-        """Hidden tokens are drawn in some iterations; guidance is told the time, which runs with the share known."""
+        """Hidden tokens are drawn in some iterations; guidance is told the time that each leads to, as in MAR."""
         self.law.require_width(x_t)
         grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
         rank = order_of(decoding.unmasking, noise, tokens)
@@ -127,7 +128,7 @@ class Masked(Kernel):
         y = x_t.clone()  # what is hidden shows the state before; the backbone does not see it
         counts = unmasked(tokens, decoding.unmasking.iterations)
         for iteration, (count, until) in enumerate(pairwise(counts), start=1):
-            branches = decoding.guidance.at(decoding.progress(count / tokens), condition)
+            branches = decoding.guidance.at(decoding.progress(until / tokens), condition)
             state, times, given = branches.inputs(x_t, t)
             h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
             turn = Turn(known, rank, count, until, left=1 - iteration / (len(counts) - 1))
@@ -160,6 +161,7 @@ class MaskedCodes(Masked):
 
     def __init__(self, backbone: nn.Module, law: Categorical, ratio: MaskingRatio) -> None:
         Kernel.__init__(self)
+        require_positions(backbone)
         self.backbone = backbone
         self.law = law
         self.ratio = ratio
@@ -180,6 +182,15 @@ class MaskedCodes(Masked):
         confidence = (chances + decoding.unmasking.temperature * turn.left * gumbel).masked_fill(turn.known, -torch.inf)
         chosen = confidence.topk(turn.until - turn.count, dim=1).indices
         return drawn, torch.zeros_like(turn.known).scatter(1, chosen, True)
+
+
+def require_positions(backbone: nn.Module) -> None:
+    """Refuse a backbone that could not tell a hidden token from a known one."""
+    if "positions" not in signature(backbone.forward).parameters:
+        raise ValueError(
+            f"{type(backbone).__name__} takes no positions, by which a hidden token is told from a known one; "
+            "take a DiT, or give its `forward` the keyword `positions`, (batch, tokens, 3)."
+        )
 
 
 def ranks(noise: Noise, tokens: int) -> Tensor:

@@ -56,7 +56,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         "DTM that draws an image's tokens jointly, with a mean read-out beside the head: the package's own model.",
         head=HeadSettings(width=256, patch=(4, 4)),
     ),
-    "shapes-ar": _shapes("ar", 10_000, "Continuous AR, token by token.", **_OWN_STEPS),
+    "shapes-ar": _shapes("ar", 11_700, "Continuous AR, token by token.", **_OWN_STEPS),
     "shapes-artm-2": _shapes("artm-2", 11_700, "ARTM with two transitions.", **_OWN_STEPS),
     "shapes-artm-3": _shapes("artm-3", 11_700, "ARTM with three transitions.", **_OWN_STEPS),
     "shapes-artm-3-dependent": _shapes(
@@ -69,9 +69,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-fhtm-3-dependent": _shapes(
         "fhtm-3-dependent", 6_500, "The paper's ablation: FHTM on the process that keeps its noise.", **_OWN_STEPS
     ),
-    "shapes-mar": _shapes("mar", 17_600, "MAR: random sets of tokens, most of them hidden in training.", **_OWN_STEPS),
-    "shapes-mar-fluid": _shapes("mar-fluid", 17_600, "MAR with Fluid's cosine masking.", **_OWN_STEPS),
-    "shapes-martm-2": _shapes("martm-2", 17_600, "MARTM with two transitions.", **_OWN_STEPS),
+    "shapes-mar": _shapes("mar", 18_500, "MAR: random sets of tokens, most of them hidden in training.", **_OWN_STEPS),
+    "shapes-mar-fluid": _shapes("mar-fluid", 18_500, "MAR with Fluid's cosine masking.", **_OWN_STEPS),
+    "shapes-martm-2": _shapes("martm-2", 18_500, "MARTM with two transitions.", **_OWN_STEPS),
     "shapes-autoencoder": shapes_autoencoder,
     "shapes-codes-autoencoder": shapes_codes_autoencoder,
     "folder-dtm": folder_dtm,
