@@ -46,6 +46,8 @@ class How:
     """mask iterations, of masked variants"""
     order: Literal["random", "raster", "confidence"] | None = None
     """in which masked variants draw tokens"""
+    confidence_temperature: float | None = None
+    """of the noise on the confidence, for that order"""
     temperature: float | None = None
     """of codes; 0 takes the likeliest"""
     top_k: int | None = None

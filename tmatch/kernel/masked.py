@@ -155,7 +155,7 @@ class Masked(Kernel):
 
 
 class MaskedCodes(Masked):
-    """Masked codes, read without X_t, which is noise: MaskGIT; the tokens drawn with most confidence are kept."""
+    """Masked codes, read without X_t, which is noise: MaskGIT where the order is that of confidence."""
 
     law: Categorical
 

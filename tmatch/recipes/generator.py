@@ -63,13 +63,15 @@ class SamplingSettings(Strict):
     schedule: Literal["constant", "rising", "falling"] = "constant"  # of the guidance, over the time
     iterations: int | None = Field(default=None, gt=0)  # of masked variants; none for a token each
     order: Literal["random", "raster", "confidence"] = "random"  # in which masked variants draw tokens
+    confidence_temperature: float = Field(default=1.0, ge=0)  # of the noise on the confidence, for that order
     temperature: float = Field(default=1.0, ge=0)  # of codes; 0 takes the likeliest
     top_k: int | None = Field(default=None, gt=0)  # draw from so many of the likeliest codes
     top_p: float | None = Field(default=None, gt=0, le=1)  # draw from the likeliest codes of this probability
 
     def arguments(self, solver: Callable[[int], Solver] = Euler) -> dict[str, Any]:
         """What `TextToImage.generate` takes of it."""
-        unmasking, choice = Unmasking(self.iterations, self.order), Choice(self.temperature, self.top_k, self.top_p)
+        unmasking = Unmasking(self.iterations, self.order, self.confidence_temperature)
+        choice = Choice(self.temperature, self.top_k, self.top_p)
         return {
             "steps": self.steps,
             "guidance": self.guidance,
