@@ -50,6 +50,8 @@ class HeadConfig:
     patch: tuple[int, ...] | None = None
     draws: int = 1
     density: Density = Uniform()
+    share: float = 1.0
+    """Of the tokens of an image, those the head learns from at a step, for the rows that draw all in parallel."""
     codes: int | None = None
     """How many codes the tokenizer has, for the rows that draw codes."""
 
@@ -79,8 +81,10 @@ def _flow(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = Tr
 
 
 def _token(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> Flow:
-    if head.patch is not None:
-        raise ValueError("Kernels that draw tokens in turn have no head patch; leave it out, or take the dtm row.")
+    if head.patch is not None or head.share != 1:
+        raise ValueError(
+            "Kernels that draw tokens in turn have no head patch, nor a share; leave them out, or take dtm."
+        )
     return _flow(backbone, channels, head, timed)
 
 
@@ -113,12 +117,13 @@ def gaussian(spread: Spread) -> KernelFactory:
 
 def parallel_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
     """All tokens in parallel by a flow head."""
-    return ParallelFlow(backbone, _flow(backbone, channels, head), head.patch)
+    return ParallelFlow(backbone, _flow(backbone, channels, head), head.patch, head.share)
 
 
 def residual_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
     """The mean by a linear read-out, and what is left of all tokens in parallel by a flow head."""
-    return ResidualFlow(backbone, _readout(backbone, channels), _flow(backbone, channels, head), head.patch)
+    flow = _flow(backbone, channels, head)
+    return ResidualFlow(backbone, _readout(backbone, channels), flow, head.patch, head.share)
 
 
 def autoregressive(dependent: bool = False) -> KernelFactory:

@@ -62,3 +62,21 @@ def test_one_set_of_weights_samples_as_flow_matching_too() -> None:
     fm.kernel.load_state_dict({k: v for k, v in model.kernel.state_dict().items() if not k.startswith("flow")})
     one, other = (m.sample(SHAPE, tm.Noise(range(3)), condition(3), 4) for m in (as_fm, fm))
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("patch", [None, (1, 3)])
+def test_a_share_of_the_tokens_gives_the_same_loss_on_average(patch: tuple[int, int] | None) -> None:
+    kernel = small_model("dtm", head=tm.HeadConfig(24, 2, patch)).kernel
+    assert isinstance(kernel, tm.ParallelFlow)
+    y, x_t = (tm.Noise([seed]).normal(*SHAPE).expand(4000, *SHAPE) for seed in (1, 2))
+    losses = []
+    for share in (1.0, 0.5):
+        kernel.share = share
+        with torch.no_grad():
+            losses.append(
+                kernel.loss(y, x_t, torch.full((4000,), 0.3), condition(1).repeated(4000), tm.Noise(range(4000)))
+            )
+    whole, half = losses
+    error = (whole.var() / 4000 + half.var() / 4000).sqrt()
+    assert (whole.mean() - half.mean()).abs() < 4 * error
+    assert half.var() > 1.2 * whole.var()

@@ -1,5 +1,7 @@
 """Flow matching with a head, and the kernel that draws all tokens in parallel: DTM."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -70,14 +72,20 @@ class ParallelFlow(Kernel):
     """Y | (t, X_t) with every head token drawn on its own given h_t = f_t(X_t) (Eq. 13): DTM's kernel.
 
     A head token covers `head_patch` neighbouring backbone tokens, which are then drawn jointly: (1, 4) is the paper's
-    2x8 patch on a grid of 2x2 ones.
+    2x8 patch on a grid of 2x2 ones. In training the head may learn from a `share` of an image's head tokens, chosen at
+    random: the same loss on average, for a share of the head's cost.
     """
 
-    def __init__(self, backbone: nn.Module, flow: Flow, head_patch: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, backbone: nn.Module, flow: Flow, head_patch: tuple[int, ...] | None = None, share: float = 1.0
+    ) -> None:
         super().__init__()
+        if not 0 < share <= 1:
+            raise ValueError(f"The head learns from a share of the tokens in (0, 1]; got {share}.")
         self.backbone = backbone
         self.flow = flow
         self.head_patch = head_patch
+        self.share = share
 
     @property
     def head(self) -> nn.Module:
@@ -92,8 +100,15 @@ class ParallelFlow(Kernel):
         return x if self.head_patch is None else split(x, self.head_patch)
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
-        h_t = self.merge(self.backbone(x_t, t, condition))
-        return self.flow.loss(self.merge(y), h_t, t, noise).flatten(1).mean(1)
+        return self.head_loss(y, self.backbone(x_t, t, condition), t, noise)
+
+    def head_loss(self, y: State, h_t: Tensor, t: Time, noise: Noise) -> Tensor:
+        """The head's loss of each image, the mean over the head tokens it learns from."""
+        b, h = (self.merge(x).flatten(1, -2) for x in (y, h_t))
+        if self.share < 1:
+            some = noise.uniform(b.shape[1]).argsort(1)[:, : math.ceil(self.share * b.shape[1]), None]
+            b, h = b.take_along_dim(some, dim=1), h.take_along_dim(some, dim=1)
+        return self.flow.loss(b, h, t, noise).mean(1)
 
     def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
         branches = decoding.guidance.at(float(t), condition)

@@ -18,9 +18,14 @@ class ResidualFlow(ParallelFlow):
     """
 
     def __init__(
-        self, backbone: nn.Module, readout: nn.Module, flow: Flow, head_patch: tuple[int, ...] | None = None
+        self,
+        backbone: nn.Module,
+        readout: nn.Module,
+        flow: Flow,
+        head_patch: tuple[int, ...] | None = None,
+        share: float = 1.0,
     ) -> None:
-        super().__init__(backbone, flow, head_patch)
+        super().__init__(backbone, flow, head_patch, share)
         self.readout = readout
 
     @property
@@ -31,8 +36,7 @@ class ResidualFlow(ParallelFlow):
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         h_t = self.backbone(x_t, t, condition)
         m = self.readout(h_t).to(y.dtype)
-        residual = self.flow.loss(self.merge(y - m.detach()), self.merge(h_t), t, noise)
-        return (m - y).square().flatten(1).mean(1) + residual.flatten(1).mean(1)
+        return (m - y).square().flatten(1).mean(1) + self.head_loss(y - m.detach(), h_t, t, noise)
 
     def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
         branches = decoding.guidance.at(float(t), condition)

@@ -43,6 +43,7 @@ class HeadSettings(Strict):
     depth: int = Field(default=2, gt=0)
     draws: int = Field(default=1, gt=0)  # pairs of (s, noise) a token in training
     patch: tuple[int, int] | None = None  # backbone tokens drawn jointly
+    share: float = Field(default=1.0, gt=0, le=1)  # of the tokens, those the head learns from at a step
 
 
 class TextSettings(Strict):
@@ -128,7 +129,8 @@ class GeneratorRecipe(Strict, Generic[AnyData]):
         iterations, tokens = self.sampling.iterations, shape[0] * shape[1]
         if iterations is not None and iterations > tokens:
             raise ValueError(f"There are {tokens} tokens a picture, and sampling.iterations is {iterations}: lower it.")
-        head = HeadConfig(self.head.width, self.head.depth, self.head.patch, self.head.draws, codes=codec.codes)
+        own = self.head
+        head = HeadConfig(own.width, own.depth, own.patch, own.draws, share=own.share, codes=codec.codes)
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             torch.manual_seed(self.train.seed)
             encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
