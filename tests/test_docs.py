@@ -96,6 +96,14 @@ def test_the_readme_quotes_the_kills() -> None:
     assert f"| {figures} a checkpoint |" in README
 
 
+def test_the_readme_quotes_the_speed_of_decoding() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "decode.json").read_text())["times_as_fast_as"][
+        "tmatch, compiled"
+    ]
+    others = ("autoregressive-diffusion-pytorch", "Hugging Face Llama", "Hugging Face Llama, compiled")
+    assert f"| {'; '.join(f'{measured[name]:.2f}' for name in others)} |" in README
+
+
 def test_the_readme_quotes_the_measured_autoencoder() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "shapes_autoencoder.json").read_text())
     assert f"| {measured['captions_satisfied']:.1%} of 1,000 |" in README
