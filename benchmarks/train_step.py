@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tmatch as tm
-from tmatch.data import Codec, InMemory, ShapePictures
+from tmatch.data import InMemory, ShapePictures
 from tmatch.data.shapes import VOCABULARY
 from tmatch.recipes import RECIPES, GeneratorRecipe
 from tmatch.train import Captioned, GeneratorTask, Trainer
@@ -29,10 +29,11 @@ SIDE = 1024  # of the matrices
 
 
 def task_of(recipe: GeneratorRecipe) -> GeneratorTask:
-    """The recipe's networks on noise in the place of latents, which take no time to make."""
-    captions = ShapePictures(1, 4000).captions
-    x = tm.Noise(range(4000)).normal(4, 4, 16)
-    pipeline = recipe.build(Codec(tm.Patchify()), (4, 4, 16), VOCABULARY)
+    """The recipe's networks on noise in the place of latents, or of codes, which take no time to make."""
+    captions, noise = ShapePictures(1, 4000).captions, tm.Noise(range(4000))
+    codec = recipe.codec(Path())
+    x = noise.normal(4, 4, 16) if codec.codes is None else (noise.uniform(4, 4, 1) * codec.codes).floor()
+    pipeline = recipe.build(codec, (4, 4, x.shape[-1]), VOCABULARY)
     return GeneratorTask(pipeline.model, pipeline.encoder, Captioned(InMemory(x), captions), drop=recipe.drop)
 
 

@@ -104,8 +104,9 @@ def test_the_readme_quotes_the_speed_of_decoding() -> None:
     assert f"| {'; '.join(f'{measured[name]:.2f}' for name in others)} |" in README
 
 
-def test_the_readme_quotes_the_measured_autoencoder() -> None:
-    measured = json.loads((ROOT / "docs" / "results" / "shapes_autoencoder.json").read_text())
+@pytest.mark.parametrize("name", ["shapes_autoencoder", "shapes_codes_autoencoder"])
+def test_the_readme_quotes_the_measured_autoencoders(name: str) -> None:
+    measured = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())
     assert f"| {measured['captions_satisfied']:.1%} of 1,000 |" in README
 
 

@@ -39,6 +39,15 @@ def test_the_committed_weights_rebuild_pictures_never_trained_on() -> None:
     torch.testing.assert_close(z.std((0, 2, 3)), torch.ones(4), atol=0.1, rtol=0)
 
 
+def test_the_committed_codes_rebuild_pictures_never_trained_on() -> None:
+    autoencoder, recipe = committed_autoencoder("shapes-codes"), RECIPES["shapes-codes-autoencoder"]()
+    assert recipe.model_copy(update={"held_out": 300}).evaluate(autoencoder)["captions_satisfied"] >= 0.99
+    codes = autoencoder.encode(Shapes(HELD_OUT_SEED).scenes(range(200)).render())
+    assert codes.shape[1:] == (1, 4, 4)
+    assert 0 <= codes.min() <= codes.max() < autoencoder.codes
+    assert len(codes.unique()) > 300, "they are put to use"
+
+
 def test_another_recipe_does_not_touch_a_run(tmp_path: Path) -> None:
     SMALL.run(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.glob("*.*")}

@@ -104,7 +104,7 @@ def shapes_codes_autoencoder() -> AutoencoderRecipe[ShapesData]:
     return AutoencoderRecipe[ShapesData](train=train, data=data, channels=8, levels=(4, 4, 4, 4, 4, 4))
 
 
-COMMITTED = {"shapes": shapes_autoencoder}
+COMMITTED = {"shapes": shapes_autoencoder, "shapes-codes": shapes_codes_autoencoder}
 """The autoencoders that come with the package."""
 
 

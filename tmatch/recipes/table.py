@@ -32,6 +32,8 @@ def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[
 
 
 _OWN_STEPS: dict[str, Any] = {"sampling": SamplingSettings(steps=None)}
+_CODES: dict[str, Any] = {**_OWN_STEPS, "autoencoder": "shapes-codes", "patch": (1, 1)}
+_MASKGIT: dict[str, Any] = {**_CODES, "sampling": SamplingSettings(steps=None, order="confidence")}
 _LLAMA: dict[str, Any] = {**_OWN_STEPS, "backbone": BackboneSettings(kind="llama", depth=5)}
 
 
@@ -71,6 +73,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-mar": _shapes("mar", 18_500, "MAR: random sets of tokens, most of them hidden in training.", **_OWN_STEPS),
     "shapes-mar-fluid": _shapes("mar-fluid", 18_500, "MAR with Fluid's cosine masking.", **_OWN_STEPS),
     "shapes-martm-2": _shapes("martm-2", 18_500, "MARTM with two transitions.", **_OWN_STEPS),
+    "shapes-ar-discrete": _shapes("ar-discrete", 16_000, "AR on codes: a language model of pictures.", **_CODES),
+    "shapes-mar-discrete": _shapes("mar-discrete", 16_000, "Masked codes, likeliest first: MaskGIT.", **_MASKGIT),
     "shapes-autoencoder": shapes_autoencoder,
     "shapes-codes-autoencoder": shapes_codes_autoencoder,
     "folder-dtm": folder_dtm,
