@@ -24,7 +24,7 @@ def test_a_compiled_model_draws_the_same_images() -> None:
     plain = tm.generate(model, (2, 2, 4), range(2), decoding=tm.Decoding(tm.Euler(2)))
     compile_for_sampling(model)
     again = tm.generate(model, (2, 2, 4), range(2), decoding=tm.Decoding(tm.Euler(2)))
-    assert (again.x - plain.x).abs().max() < 1e-4  # the rounding of times, in samples of size 4
+    assert (again.x - plain.x).abs().max() < 1e-4  # 1.5e-5 was seen, in samples of size 4
 
 
 @ROWS
