@@ -83,10 +83,10 @@ def hugging_face(size: Size, compiled: bool = False) -> Run:
     @torch.no_grad()
     def run() -> Tensor:
         cache = StaticCache(config, max_cache_len=size.tokens) if compiled else DynamicCache()
-        noise, clock, drawn = tm.Noise(range(size.batch)), {}, [torch.zeros(size.batch, 1, CHANNELS)]
+        clock, drawn = {}, [torch.zeros(size.batch, 1, CHANNELS)]
         for _ in range(size.tokens):
             h = llama(inputs_embeds=x_in(drawn[-1]), past_key_values=cache, use_cache=True).last_hidden_state
-            drawn.append(flow.sample(h, None, noise, decoding, branches, clock))
+            drawn.append(flow(torch.randn(size.batch, 1, CHANNELS), h, None, decoding, branches, clock))
         return torch.cat(drawn[1:], dim=1)
 
     return run

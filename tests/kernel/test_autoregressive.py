@@ -109,10 +109,13 @@ class Recording(tm.Law):
     def loss(self, b: Tensor, h: Tensor, t: Tensor | None, noise: tm.Noise) -> Tensor:
         return self.law.loss(b, h, t, noise)
 
-    def sample(self, h, t, noise, decoding, branches, clock=None):  # noqa: ANN001, ANN201
+    def start(self, noise: tm.Noise, *tokens: int) -> Tensor:
+        return self.law.start(noise, *tokens)
+
+    def forward(self, start, h, t, decoding, branches, clock=None):  # noqa: ANN001, ANN201
         self.seen.append(h)
         if self.oracle is None:
-            return self.law.sample(h, t, noise, decoding, branches, clock)
+            return self.law(start, h, t, decoding, branches, clock)
         return self.oracle[:, len(self.seen) - 1 :][:, :1]
 
 

@@ -81,10 +81,10 @@ def test_a_clock_changes_nothing(t: torch.Tensor | None) -> None:
     flow = awake(tm.Flow(tm.FlowHead(4, 8, 16, 2, timed=t is not None)))
     calls: list[int] = []
     flow.head.s_in.register_forward_hook(lambda *_: calls.append(1))
-    clock, noise, other = {}, tm.Noise([0, 1]), tm.Noise([0, 1])
-    for _ in range(3):
-        h = torch.randn(2, 1, 8)
-        kept = flow.sample(h, t, noise, tm.Decoding(tm.Heun(2)), CONDITIONAL, clock)
-        assert torch.equal(kept, flow.sample(h, t, other, tm.Decoding(tm.Heun(2)), CONDITIONAL))
+    clock, decoding = {}, tm.Decoding(tm.Heun(2))
+    for seed in range(3):
+        h, b_0 = torch.randn(2, 1, 8), flow.start(tm.Noise([seed, 3]), 1)
+        kept = flow(b_0, h, t, decoding, CONDITIONAL, clock)
+        assert torch.equal(kept, flow(b_0, h, t, decoding, CONDITIONAL))
     assert sorted(clock) == [0.0, 0.5, 1.0]
     assert len(calls) == 3 + 3 * 4, "three moments once, and four evaluations for each of three tokens"

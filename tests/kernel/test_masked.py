@@ -93,7 +93,10 @@ class Oracle(tm.Law):
     def loss(self, b: Tensor, h: Tensor, t: Tensor | None, noise: tm.Noise) -> Tensor:
         raise AssertionError("an oracle is not trained")
 
-    def sample(self, h, t, noise, decoding, branches, clock=None):  # noqa: ANN001, ANN201
+    def start(self, noise: tm.Noise, *tokens: int) -> Tensor:
+        return noise.uniform(*tokens)
+
+    def forward(self, start, h, t, decoding, branches, clock=None):  # noqa: ANN001, ANN201
         places = h[..., :1].round().long()
         self.asked.append(places[..., 0])
         return self.y.take_along_dim(places, dim=1)
@@ -139,12 +142,12 @@ CONDITIONAL = tm.NoGuidance().at(0.0, None)
 def test_codes_are_drawn_as_often_as_the_softmax_says() -> None:
     law = awake(tm.Categorical(CODES, 8, 8))
     n, h = 20_000, torch.randn(1, 3, 8)
-    k, chances = law.draw(h.expand(n, -1, -1), tm.Noise(range(n)), tm.Choice(), CONDITIONAL)
+    k, chances = law.draw(law.start(tm.Noise(range(n)), 3), h.expand(n, -1, -1), tm.Choice(), CONDITIONAL)
     p = law.logits(h)[0].softmax(-1)
     for token in range(3):
         seen = k[:, token, 0].long().bincount(minlength=CODES) / n
         assert ((seen - p[token]).abs() < 5 * (p[token] * (1 - p[token]) / n).sqrt() + 1e-9).all()
-    narrow = law.draw(h.expand(n, -1, -1), tm.Noise(range(n)), tm.Choice(0.5, top_k=2), CONDITIONAL)
+    narrow = law.draw(law.start(tm.Noise(range(n)), 3), h.expand(n, -1, -1), tm.Choice(0.5, top_k=2), CONDITIONAL)
     assert narrow[0].unique().numel() <= 2 * 3
     torch.testing.assert_close(narrow[1], p.log().expand(n, -1, -1).take_along_dim(narrow[0].long(), dim=-1)[..., 0])
     torch.testing.assert_close(chances, p.log().expand(n, -1, -1).take_along_dim(k.long(), dim=-1)[..., 0])
@@ -167,7 +170,7 @@ def test_choices_narrow_the_logits() -> None:
     torch.testing.assert_close(p(temperature=0.5)[0] / p(temperature=0.5)[1], torch.tensor(4.0))
     law = awake(tm.Categorical(CODES, 8, 8))
     h = torch.randn(50, 3, 8)
-    greedy = law.draw(h, tm.Noise(range(50)), tm.Choice(temperature=0), CONDITIONAL)[0]
+    greedy = law.draw(law.start(tm.Noise(range(50)), 3), h, tm.Choice(temperature=0), CONDITIONAL)[0]
     assert torch.equal(greedy[..., 0].long(), law.logits(h).argmax(-1))
 
 
@@ -175,7 +178,7 @@ def test_logits_are_guided() -> None:
     law = awake(tm.Categorical(CODES, 8, 8))
     h = torch.randn(2, 3, 8)  # an image: conditional, then null
     branches = Branches((None, None), (3.0, -2.0))
-    k = law.draw(h, tm.Noise([0]), tm.Choice(temperature=0), branches)[0]
+    k = law.draw(law.start(tm.Noise([0]), 3), h, tm.Choice(temperature=0), branches)[0]
     guided = law.logits(h[1:]) + 3 * (law.logits(h[:1]) - law.logits(h[1:]))
     assert torch.equal(k[..., 0].long(), guided.argmax(-1))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from math import prod
 from typing import cast
 
@@ -93,23 +93,24 @@ class Autoregressive(Kernel):
         self.law.require_width(x_t)
         opening, positions = self.opening(x_t), _positions(x_t, len(grid) - 1)
         branches = decoding.guidance.at(grid[0], condition, keep_all=True)
-        tokens, times, given = branches.inputs(opening.tokens, t)
+        first, times, given = branches.inputs(opening.tokens, t)
         backbone = cast("SequenceBackbone", self.backbone)
-        cache = backbone.open(times, given, len(tokens), len(opening.positions) + len(positions) - 1)
-        h = backbone(tokens, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
-        shape, x, clock = x_t.shape[1:-1], x_t.flatten(1, -2).clone(), Clock()
-        for (step, span), place in product(enumerate(pairwise(grid)), range(x.shape[1])):
-            within, index = replace(decoding, span=span), step * x.shape[1] + place
-            branches = decoding.guidance.at(within.progress(place / x.shape[1]), condition, keep_all=True)
-            token = self.law.sample(h, times, noise, decoding, branches, clock)
-            x[:, place] = token[:, 0]
-            if index + 1 < len(positions):
-                tokens = branches.stack(self.law.embed(token))
-                h = backbone(tokens, positions=positions[index : index + 1], prefix=0, cache=cache)
-            if place + 1 == x.shape[1]:
-                yield x.unflatten(1, shape).clone()
-            elif decoding.observe is not None and place + 1 in intermediates(x.shape[1]):
-                decoding.report(self._partial(x.unflatten(1, shape).clone(), place + 1, within))
+        cache = backbone.open(times, given, len(first), len(opening.positions) + len(positions) - 1)
+        h = backbone(first, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
+        x, clock, token = x_t.flatten(1, -2).clone(), Clock(), None
+        tokens, drawn = x.shape[1], iter(positions.split(1))
+        for span in pairwise(grid):
+            within, start = replace(decoding, span=span), self.law.start(noise, tokens).split(1, dim=1)
+            for place in range(tokens):
+                branches = decoding.guidance.at(within.progress(place / tokens), condition, keep_all=True)
+                if token is not None:  # the one before
+                    read = branches.stack(self.law.embed(token))
+                    h = backbone(read, positions=next(drawn), prefix=0, cache=cache)
+                token = self.law(start[place], h, times, decoding, branches, clock)
+                x[:, place] = token[:, 0]
+                if decoding.observe is not None and place + 1 in intermediates(tokens):
+                    decoding.report(self._partial(x.view_as(x_t).clone(), place + 1, within))
+            yield x.view_as(x_t).clone()
 
     def _partial(self, x: State, drawn: int, within: Decoding) -> Snapshot:
         """A state of which some tokens are drawn; the others show the state before, unless tokens are codes."""

@@ -60,25 +60,27 @@ class Categorical(Law):
         """-log p(B | h)."""
         return cross_entropy(self.logits(h).movedim(-1, 1), b[..., 0].long(), reduction="none")
 
-    def sample(
+    def start(self, noise: Noise, *tokens: int) -> Tensor:
+        return noise.uniform(*tokens)
+
+    def forward(
         self,
+        start: Tensor,
         h: Tensor,
         t: Time | None,
-        noise: Noise,
         decoding: Decoding,
         branches: Branches,
         clock: Clock | None = None,
     ) -> Tensor:
-        return self.draw(h, noise, decoding.choice, branches)[0]
+        return self.draw(start, h, decoding.choice, branches)[0]
 
-    def draw(self, h: Tensor, noise: Noise, choice: Choice, branches: Branches) -> tuple[Tensor, Tensor]:
+    def draw(self, u: Tensor, h: Tensor, choice: Choice, branches: Branches) -> tuple[Tensor, Tensor]:
         """Codes (batch, ..., 1) from the guided logits, and the log-probability of each before any narrowing."""
         logits = branches.mix(self.logits(h))
         up_to = narrowed(logits, choice).softmax(-1).cumsum(-1)
-        u = noise.uniform(*logits.shape[1:-1])[..., None]
-        k = (up_to < u * up_to[..., -1:]).sum(-1) if choice.temperature > 0 else logits.argmax(-1)
+        k = (up_to < u[..., None] * up_to[..., -1:]).sum(-1) if choice.temperature > 0 else logits.argmax(-1)
         chances = log_softmax(logits, dim=-1).take_along_dim(k[..., None], dim=-1)[..., 0]
-        return k[..., None].to(noise.time_dtype), chances
+        return k[..., None].to(u.dtype), chances
 
 
 def narrowed(logits: Tensor, choice: Choice) -> Tensor:

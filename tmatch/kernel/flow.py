@@ -12,7 +12,7 @@ from tmatch.kernel.base import Decoding, Kernel
 from tmatch.kernel.law import Law
 from tmatch.noise import Noise
 from tmatch.patch import merge, split
-from tmatch.solver import FixedStep, Solver
+from tmatch.solver import FixedStep
 from tmatch.tensors import State, Time, over, whole
 from tmatch.times import Density, Uniform
 
@@ -45,23 +45,21 @@ class Flow(Law):
         u = self.head(b_s, s, self.head.prepare(h, t))
         return (u - (b - b_0)).square().mean(-1).mean(1)
 
-    def sample(
+    def start(self, noise: Noise, *tokens: int) -> Tensor:
+        """B_0 ~ N(0, I)."""
+        return noise.normal(*tokens, self.head.channels)
+
+    def forward(
         self,
+        b_0: Tensor,
         h: Tensor,
         t: Time | None,
-        noise: Noise,
         decoding: Decoding,
         branches: Branches,
         clock: Clock | None = None,
     ) -> Tensor:
-        """B ~ p(. | h) by solving from B_0 ~ N(0, I)."""
-        b_0 = noise.normal(*h.shape[1:-1], self.head.channels)
-        return self(b_0, h, t, decoding.solver, branches, clock)
-
-    def forward(
-        self, b_0: Tensor, h: Tensor, t: Time | None, solver: Solver, branches: Branches, clock: Clock | None = None
-    ) -> Tensor:
         """B from B_0, along the guided velocity."""
+        solver = decoding.solver
         fixed = isinstance(solver, FixedStep)  # an adaptive one comes to other times at every token
         keeps = fixed and not torch.compiler.is_compiling()  # compiled, what the times say is constant anyway
         context = self.head.prepare(h, t, clock if keeps else None)

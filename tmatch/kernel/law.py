@@ -40,13 +40,21 @@ class Law(nn.Module, ABC):
         """What to descend on, one value a token, (batch, *tokens)."""
 
     @abstractmethod
-    def sample(
+    def start(self, noise: Noise, *tokens: int) -> Tensor:
+        """The random numbers that tokens are drawn with, (batch, *tokens, ...): those of many may be made at once."""
+
+    @abstractmethod
+    def forward(
         self,
+        start: Tensor,
         h: Tensor,
         t: Time | None,
-        noise: Noise,
         decoding: Decoding,
         branches: Branches,
         clock: Clock | None = None,
     ) -> Tensor:
         """B ~ p(. | h); h and t hold every branch of the guidance, the clock what tokens at one t have in common."""
+
+    def sample(self, h: Tensor, t: Time | None, noise: Noise, decoding: Decoding, branches: Branches) -> Tensor:
+        """B ~ p(. | h), all tokens of h at once."""
+        return self(self.start(noise, *h.shape[1:-1]), h, t, decoding, branches)

@@ -177,7 +177,8 @@ class MaskedCodes(Masked):
         """Draw every hidden token, and keep the most confident; some noise on the confidence, less of it with time."""
         if decoding.unmasking.order != "confidence":
             return super().reveal(h, t, turn, noise, decoding, branches)
-        drawn, chances = self.law.draw(h, noise, decoding.choice, branches)
+        start = self.law.start(noise, turn.known.shape[1])
+        drawn, chances = self.law.draw(start, h, decoding.choice, branches)
         gumbel = -(-noise.uniform(turn.known.shape[1]).log()).log()
         confidence = (chances + decoding.unmasking.temperature * turn.left * gumbel).masked_fill(turn.known, -torch.inf)
         chosen = confidence.topk(turn.until - turn.count, dim=1).indices
