@@ -27,11 +27,11 @@ class Memory:
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Take in more tokens; the answer is a view of all so far."""
-        end = self.filled + k.shape[2]
-        self.keys[:, :, self.filled : end] = k
-        self.values[:, :, self.filled : end] = v
-        self.filled = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        new = k.shape[2]
+        self.keys.narrow(2, self.filled, new).copy_(k)
+        self.values.narrow(2, self.filled, new).copy_(v)
+        self.filled += new
+        return self.keys.narrow(2, 0, self.filled), self.values.narrow(2, 0, self.filled)
 
 
 def memories(layers: int, batch: int, heads: int, length: int, width: int, like: Tensor) -> list[Memory]:
