@@ -19,7 +19,8 @@ LAYERS = [
     {"model"},
     {"variants"},
     {"data", "text"},
-    {"train", "sample", "eval"},
+    {"train", "sample", "eval", "pretrained"},
+    {"prepare"},
     {"recipes"},
     {"app"},
 ]

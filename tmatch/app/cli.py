@@ -20,6 +20,7 @@ from rich.table import Table
 from tmatch import __version__
 from tmatch.app.draw import evaluate, generate
 from tmatch.app.overrides import with_file
+from tmatch.app.prepare import prepare
 from tmatch.recipes import RECIPES
 from tmatch.variants import VARIANTS
 
@@ -122,7 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parsed(arguments: Sequence[str]) -> Callable[[], None]:
     """The command that was asked for, with its arguments, ready to run."""
     commands: dict[str, Callable[..., None]] = {
-        "generate": generate, "evaluate": evaluate, "train": train(arguments), "variants": variants, "version": version
+        "generate": generate, "evaluate": evaluate, "train": train(arguments), "prepare": prepare,
+        "variants": variants, "version": version,
     }  # fmt: skip
     said = StringIO()
     try:

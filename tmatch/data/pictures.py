@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -55,12 +55,28 @@ def _save(path: Path, image: Image.Image, **how: Any) -> None:  # noqa: ANN401
 def load_picture(path: Path, size: int) -> Tensor:
     """The largest square in the middle of a picture, (3, size, size) in [0, 1]."""
     try:
-        with Image.open(path) as file:
-            upright = ImageOps.exif_transpose(file).convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright).convert("RGB")
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError) as error:
+        return cut(read_picture(path), size, size)
+    except ValueError as error:
         raise ValueError(f"{path} cannot be read as a picture ({error}); mend it, or take it out.") from error
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    image = image.resize((size, size), Image.Resampling.LANCZOS, (left, top, left + side, top + side))
-    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(size, size, 3).movedim(-1, 0) / 255
+
+
+def read_picture(file: Path | BinaryIO) -> Image.Image:
+    """A picture as people see it: upright, in RGB, on white where it is transparent; the first of an animation."""
+    try:
+        with Image.open(file) as opened:
+            upright = ImageOps.exif_transpose(opened)
+            if upright.mode.startswith("I"):  # grey of 16 bits, which Pillow would clip
+                upright = upright.point(lambda value: value / 257, "L")
+            rgba = upright.convert("RGBA")
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+        raise ValueError(str(error)) from error
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+
+
+def cut(image: Image.Image, height: int, width: int) -> Tensor:
+    """The largest part in the middle of a picture that has these proportions, (3, height, width) in [0, 1]."""
+    scale = min(image.width / width, image.height / height)
+    left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
+    box = (left, top, left + scale * width, top + scale * height)
+    image = image.resize((width, height), Image.Resampling.LANCZOS, box)
+    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(height, width, 3).movedim(-1, 0) / 255

@@ -49,10 +49,15 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         save_file({key: value.detach().contiguous() for key, value in tensors.items()}, draft)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """A file, written whole or not at all."""
+    with _whole(path) as draft:
+        draft.write_bytes(content)
+
+
 def write_text(path: Path, text: str) -> None:
     """A text file, written whole or not at all."""
-    with _whole(path) as draft:
-        draft.write_text(text)
+    write_bytes(path, text.encode())
 
 
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:

@@ -1,0 +1,80 @@
+"""Encoders trained elsewhere."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny import save_kl_autoencoder, save_text_encoder, tiny_autoencoder
+
+from tmatch.pretrained import digest, load_autoencoder, load_text_encoder
+
+
+def test_latents_are_the_mean_shifted_and_scaled_and_decoding_undoes_it(tmp_path: Path) -> None:
+    autoencoder = load_autoencoder(str(save_kl_autoencoder(tmp_path / "kl")))
+    x = torch.rand(2, 3, 16, 24)
+    z = autoencoder.encode(x)
+    mean = autoencoder.network.encode(2 * x - 1).latent_dist.mean
+    torch.testing.assert_close(z, (mean - 0.25) * 0.5)
+    assert (autoencoder.factor, autoencoder.channels, z.shape) == (2, 4, (2, 4, 8, 12))
+    torch.testing.assert_close(autoencoder.decode(z), ((autoencoder.network.decode(mean).sample + 1) / 2).clamp(0, 1))
+    with pytest.raises(ValueError, match="sides divisible by 2"):
+        autoencoder.encode(torch.rand(1, 3, 15, 16))
+
+
+def test_one_that_overflows_in_half_precision_is_upcast(tmp_path: Path) -> None:
+    half = load_autoencoder(str(save_kl_autoencoder(tmp_path / "kl")), torch.float16)
+    assert next(half.network.parameters()).dtype == torch.float32
+    assert half.encode(torch.rand(1, 3, 8, 8)).dtype == torch.float32
+
+
+def test_the_files_of_a_tiny_autoencoder_are_its_diffusers_form(tmp_path: Path) -> None:
+    network = tiny_autoencoder()
+    files: dict[str, dict[str, torch.Tensor]] = {"encoder": {}, "decoder": {}}
+    for name, weight in network.state_dict().items():
+        part, _, layer, rest = name.split(".", 3)
+        files[part][f"{int(layer) + (part == 'decoder')}.{rest}"] = weight
+    for part, weights in files.items():
+        save_file(weights, tmp_path / f"tae_{part}.safetensors")
+    network.save_pretrained(tmp_path / "folder")
+    one, other = (load_autoencoder(str(tmp_path / name)) for name in ("tae", "folder"))
+    assert digest(one.network) == digest(other.network) == digest(network)
+    x = torch.rand(1, 3, 16, 16)
+    assert torch.equal(one.encode(x), other.encode(x))
+    assert one.encode(x).shape == (1, 4, 2, 2)
+    save_file({**files["decoder"], "99.weight": torch.zeros(1)}, tmp_path / "tae_decoder.safetensors")
+    with pytest.raises(ValueError, match="is no tiny autoencoder"):
+        load_autoencoder(str(tmp_path / "tae"))
+
+
+def test_a_caption_has_the_same_condition_in_any_company(tmp_path: Path) -> None:
+    encoder = load_text_encoder(str(save_text_encoder(tmp_path)), longest=4)
+    alone, together = encoder(["a red circle"]), encoder(["a red circle", "a", "two blue square of a red circle"])
+    torch.testing.assert_close(together.tokens[:1, :4], alone.tokens)
+    assert together.mask.sum(1).tolist() == [4, 2, 4]  # with the mark that ends every caption; the last is cut
+    assert encoder.length("two blue square of a red circle") == 8
+    assert encoder.null().tokens.shape == (1, 1, 8)
+
+
+def test_a_digest_is_of_the_weights(tmp_path: Path) -> None:
+    one, other, same = (
+        load_text_encoder(str(save_text_encoder(tmp_path / str(k), seed))) for k, seed in enumerate((0, 1, 0))
+    )
+    assert one.identity()["digest"] == same.identity()["digest"] != other.identity()["digest"]
+
+
+@pytest.mark.parametrize("load", [load_autoencoder, load_text_encoder])
+def test_what_is_not_there_is_said(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="to be had"):
+        load(str(tmp_path / "empty"))
+
+
+def test_an_encoder_in_a_pickle_is_refused(tmp_path: Path) -> None:
+    folder = save_text_encoder(tmp_path)
+    network = load_text_encoder(str(folder)).network
+    (folder / "model.safetensors").unlink()
+    torch.save(network.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="to be had"):
+        load_text_encoder(str(folder))

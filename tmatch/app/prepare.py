@@ -1,0 +1,108 @@
+"""`tmatch prepare`."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from tmatch.prepare import Crop, Preparation, Settings, open_source, shared_work
+from tmatch.prepare.shards import DTYPES
+from tmatch.pretrained import PretrainedAutoencoder, PretrainedText, load_autoencoder, load_text_encoder
+from tmatch.tensors import Device, place, whole
+
+Precision = Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How pictures and captions are encoded."""
+
+    autoencoder: str = "stabilityai/sdxl-vae"
+    """of diffusers, by name or folder, or the stem of a tiny one's two files"""
+    text: str = "google/flan-t5-base"
+    """a text encoder of transformers, by name or folder"""
+    longest: int = 128
+    """tokens read of a caption"""
+    crop: Literal["centre", "buckets"] = "centre"
+    """squares from the middle, or rectangles that waste less"""
+    size: int = 256
+    """side of a square, in pixels; rectangles have at most its area"""
+    multiple: int = 16
+    """what the sides of rectangles divide by"""
+    ratio: float = 2.0
+    """how many times a rectangle's shorter side the longer one is, at most"""
+    smallest: int = 16
+    """pixels of the shorter side under which a picture is skipped"""
+    dtype: Precision = "float16"
+    """of what is written"""
+    precision: Precision = "float32"
+    """of the encoders"""
+    chunk: int = 1024
+    """rows that are encoded, and written, together"""
+    batch: int = 32
+    """pictures, or captions, that go through an encoder at once"""
+    device: Device = "auto"
+    """where to encode; 'auto' takes the accelerator if there is one"""
+
+    def encoders(self) -> tuple[PretrainedAutoencoder, PretrainedText]:
+        """Both networks, where they are to compute."""
+        where, precision = place(self.device), DTYPES[self.precision]
+        autoencoder = load_autoencoder(self.autoencoder, precision).to(where)
+        return autoencoder, load_text_encoder(self.text, self.longest, precision).to(where)
+
+    def cropping(self, factor: int) -> Crop:
+        """The sizes of pictures, for an autoencoder that makes one of `factor` pixels."""
+        crop = Crop(kind=self.crop, size=self.size, multiple=self.multiple, ratio=self.ratio, smallest=self.smallest)
+        if any(side % factor for pair in crop.sizes for side in pair):
+            raise ValueError(f"{self.autoencoder} makes one of {factor} pixels: --size and --multiple divide by that.")
+        return crop
+
+
+def prepare(
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")],
+    out: Path,
+    how: Annotated[Encoding, tyro.conf.arg(name="")] = Encoding(),
+    image_column: str = "image",
+    text_column: str = "text",
+    split: str = "train",
+    workers: int = 4,
+    licence: str = "not stated",
+) -> None:
+    """Encode pictures and captions into shards to train on, or go on where the same command stopped.
+
+    What cannot be used is skipped, counted, and listed with its reason in skipped.jsonl. Under torchrun the work is
+    shared between processes.
+
+    Args:
+        source: a folder with a metadata.jsonl, tars (WebDataset), parquet files, a saved data set, or one on the hub.
+        out: the folder of the shards.
+        how: the encoders, and what they are given.
+        image_column: column of the pictures, in a table.
+        text_column: column of the captions, in a table or in the .json of a tar.
+        split: of a data set on the hub.
+        workers: threads that read pictures.
+        licence: a note on the pictures' licence, kept with the shards.
+    """
+    for name, number in (("chunk", how.chunk), ("batch", how.batch), ("longest", how.longest), ("workers", workers)):
+        whole(f"--{name}", number)
+    pictures = open_source(source, image_column, text_column, split)
+    autoencoder, text = how.encoders()
+    settings = Settings.model_validate(
+        {
+            "source": source, "rows": len(pictures), "crop": how.cropping(autoencoder.factor),
+            "autoencoder": autoencoder.identity(), "text": text.identity(), "dtype": how.dtype, "chunk": how.chunk,
+            "batch": how.batch, "licence": licence,
+        }
+    )  # fmt: skip
+    rank, world = shared_work()
+    work = Preparation(pictures, out, settings, autoencoder, text)
+    manifest = work.run(workers, rank, world, progress=sys.stderr.isatty())
+    if manifest is None:
+        return
+    counts = {key: getattr(manifest, key) for key in ("samples", "captions", "captions_cut", "skipped")}
+    print(json.dumps({**counts, "shards": len(manifest.shards)}, indent=2))
+    if manifest.skipped:
+        print(f"tmatch: {manifest.skipped} rows were skipped; {out / 'skipped.jsonl'} says why.", file=sys.stderr)

@@ -1,0 +1,201 @@
+"""From pictures and captions to shards, a chunk of rows after the other."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from pydantic import ValidationError
+from rich.progress import Progress
+from torch import Tensor
+
+from tmatch.data.pictures import cut, read_picture
+from tmatch.prepare.crop import Size
+from tmatch.prepare.shards import DTYPES, MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, write
+from tmatch.prepare.source import Source
+from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
+from tmatch.train import checkpoint
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A row that can be used: its picture, cut to a size, (3, height, width) uint8, and its captions."""
+
+    row: int
+    pixels: Tensor
+    captions: tuple[str, ...]
+
+
+class Preparation:
+    """Encodes a source into `out`; killed at any moment and started again, it ends with the same bytes.
+
+    A chunk of rows is written as one shard for each size of its pictures, and then a record, by which it is known to be
+    done. Several processes may share the work: of `world`, the one of this `rank` takes every `world`-th chunk.
+    """
+
+    def __init__(
+        self, source: Source, out: Path, settings: Settings, autoencoder: PretrainedAutoencoder, text: PretrainedText
+    ) -> None:
+        self.source = source
+        self.out = out
+        self.settings = settings
+        self.autoencoder = autoencoder
+        self.text = text
+        self.device = next(autoencoder.parameters()).device
+
+    def run(self, workers: int = 4, rank: int = 0, world: int = 1, progress: bool = False) -> Manifest | None:
+        """Make the chunks that are missing, and when all are there the manifest; only rank 0 has that to answer."""
+        if len(self.source) == 0:
+            raise ValueError(f"{self.source.name} lists no pictures.")
+        self._require_same(rank)
+        mine = range(rank, self.chunks, world)
+        missing = [number for number in mine if self._record(number) is None]
+        with ThreadPoolExecutor(workers) as pool, Progress(disable=not progress) as bar:
+            shown = bar.add_task("chunks", total=len(mine), completed=len(mine) - len(missing))
+            for number, pictures in self._pictures(missing, pool):
+                record = self.encode(number, pictures)
+                checkpoint.write_text(self._record_file(number), record.model_dump_json() + "\n")
+                bar.advance(shown)
+        return self._finish() if rank == 0 else None
+
+    @property
+    def chunks(self) -> int:
+        """How many there are."""
+        return -(-len(self.source) // self.settings.chunk)
+
+    def _rows(self, number: int) -> range:
+        first = number * self.settings.chunk
+        return range(first, min(first + self.settings.chunk, len(self.source)))
+
+    def _pictures(
+        self, numbers: Sequence[int], pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[int, list[Picture | Skipped]]]:
+        """The pictures of one chunk after the other; while one is encoded the next is read."""
+        ahead: list[tuple[int, list[Future[Picture | Skipped]]]] = []
+        for number in numbers:
+            ahead.append((number, [pool.submit(self.picture, row) for row in self._rows(number)]))
+            if len(ahead) == 2:
+                ready, pictures = ahead.pop(0)
+                yield ready, [picture.result() for picture in pictures]
+        for ready, pictures in ahead:
+            yield ready, [picture.result() for picture in pictures]
+
+    def picture(self, row: int) -> Picture | Skipped:
+        """Read a row, and cut its picture to size."""
+        key = self.source.key(row)
+        try:
+            read = self.source.read(row)
+            key = read.key
+            image = read_picture(BytesIO(read.picture))
+            pixels = (cut(image, *self.settings.crop.choose(image)) * 255).round().to(torch.uint8)
+        except (ValueError, MemoryError) as error:
+            return Skipped(row=row, key=key, reason=str(error) or type(error).__name__)
+        return Picture(row, pixels, read.captions)
+
+    def encode(self, number: int, pictures: Sequence[Picture | Skipped]) -> Chunk:
+        """Write the shards of a chunk."""
+        sizes: dict[Size, list[Picture]] = {}
+        skipped = [one for one in pictures if isinstance(one, Skipped)]
+        for one in pictures:
+            if isinstance(one, Picture):
+                sizes.setdefault((one.pixels.shape[1], one.pixels.shape[2]), []).append(one)
+        shards, captions = [], []
+        for (height, width), group in sorted(sizes.items()):
+            latents = self._latents([one.pixels for one in group])
+            good = latents.isfinite().flatten(1).all(1)
+            skipped += [
+                Skipped(row=one.row, key=self.source.key(one.row), reason="its latent overflows")
+                for one, fine in zip(group, good.tolist(), strict=True)
+                if not fine
+            ]
+            kept = [one for one, fine in zip(group, good.tolist(), strict=True) if fine]
+            if kept:
+                samples = Samples.join(latents[good], self._conditions(kept), [one.row for one in kept])
+                file = f"{number:06d}-{height}x{width}.safetensors"
+                checksum = write(self.out / file, samples.tensors())
+                size = (latents.shape[2], latents.shape[3])
+                shards.append(Shard(file=file, samples=len(kept), size=size, sha256=checksum))
+                captions += [caption for one in kept for caption in one.captions]
+        return Chunk(
+            shards=tuple(shards),
+            skipped=tuple(sorted(skipped, key=lambda one: one.row)),
+            captions=len(captions),
+            captions_cut=sum(self.text.length(caption) > self.text.longest for caption in captions),
+        )
+
+    def _latents(self, pictures: Sequence[Tensor]) -> Tensor:
+        encoded = [
+            self.autoencoder.encode(torch.stack([*part]).to(self.device).float() / 255).cpu()
+            for part in _parts(pictures, self.settings.batch)
+        ]
+        return torch.cat(encoded).to(DTYPES[self.settings.dtype])
+
+    def _conditions(self, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        """The tokens of every caption of every picture."""
+        captions = [caption for one in pictures for caption in one.captions]
+        dtype, tokens = DTYPES[self.settings.dtype], []
+        for part in _parts(captions, self.settings.batch):
+            condition = self.text(part)
+            rows = zip(condition.tokens, condition.mask, strict=True)
+            tokens += [row[there].to(dtype).cpu() for row, there in rows]
+        rest = iter(tokens)
+        return [[next(rest) for _ in one.captions] for one in pictures]
+
+    def _record_file(self, number: int) -> Path:
+        return self.out / "chunks" / f"{number:06d}.json"
+
+    def _record(self, number: int) -> Chunk | None:
+        """What became of a chunk, if it is done."""
+        file = self._record_file(number)
+        if not file.is_file():
+            return None
+        try:
+            chunk = Chunk.model_validate_json(file.read_bytes())
+        except ValidationError:
+            return None
+        return chunk if all((self.out / shard.file).is_file() for shard in chunk.shards) else None
+
+    def _require_same(self, rank: int) -> None:
+        """Write the settings, or refuse to go on with others."""
+        file = self.out / "settings.json"
+        now = self.settings.model_dump(mode="json")
+        if file.is_file():
+            then = json.loads(file.read_text())
+            changed = [key for key in now if then.get(key) != now[key]]
+            if changed:
+                raise ValueError(
+                    f"{self.out} holds shards with another {' and '.join(changed)}; give a new folder, or the old "
+                    "settings."
+                )
+        elif rank == 0:
+            checkpoint.write_text(file, json.dumps(now, indent=2) + "\n")
+
+    def _finish(self) -> Manifest:
+        """The manifest, once every chunk is there: other processes may be at work on some."""
+        while (done := [self._record(number) for number in range(self.chunks)]).count(None):
+            time.sleep(1)
+        chunks = [chunk for chunk in done if chunk is not None]
+        null = self.text.null()
+        checksum = write(self.out / NULL, {"text": null.tokens[0][null.mask[0]].to(DTYPES[self.settings.dtype]).cpu()})
+        skipped = [one.model_dump_json() for chunk in chunks for one in chunk.skipped]
+        checkpoint.write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))
+        manifest = Manifest.of(self.settings, chunks, checksum)
+        checkpoint.write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+        return manifest
+
+
+def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[first : first + size] for first in range(0, len(items), size))
+
+
+def shared_work() -> tuple[int, int]:
+    """This process's rank and how many there are, as torchrun tells them."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

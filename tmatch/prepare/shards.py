@@ -1,0 +1,230 @@
+"""Shards: encoded pictures and captions in safetensors, with a manifest that says what they are."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from tmatch.condition import Condition
+from tmatch.prepare.crop import Crop
+from tmatch.train import checkpoint
+
+MANIFEST = "manifest.json"
+NULL = "null.safetensors"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Identity(_Strict):
+    """Which network it was: the digest is of its weights."""
+
+    name: str
+    digest: str
+
+
+class AutoencoderIdentity(Identity):
+    """Which autoencoder latents are of, and how they were scaled."""
+
+    channels: int
+    factor: int
+    scale: float
+    shift: float
+
+
+class TextIdentity(Identity):
+    """Which text encoder conditions are of."""
+
+    width: int
+    longest: int
+
+
+class Settings(_Strict):
+    """All that the bytes of a shard depend on."""
+
+    source: str
+    rows: int
+    crop: Crop
+    autoencoder: AutoencoderIdentity
+    text: TextIdentity
+    dtype: Literal["float32", "float16", "bfloat16"]
+    chunk: int
+    batch: int
+    licence: str
+
+
+class Shard(_Strict):
+    """One file: samples of one size."""
+
+    file: str
+    samples: int
+    size: tuple[int, int]  # of the latents
+    sha256: str
+
+
+class Skipped(_Strict):
+    """A row that could not be used."""
+
+    row: int
+    key: str
+    reason: str
+
+
+class Chunk(_Strict):
+    """What became of a stretch of rows."""
+
+    shards: tuple[Shard, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    captions: int = 0
+    captions_cut: int = 0  # longer than the text encoder reads
+
+
+class Manifest(_Strict):
+    """What a folder of shards holds."""
+
+    version: Literal[1] = 1
+    settings: Settings
+    samples: int
+    captions: int
+    captions_cut: int
+    skipped: int
+    null: str  # checksum of the empty caption's file
+    shards: tuple[Shard, ...]
+
+    @classmethod
+    def of(cls, settings: Settings, chunks: Sequence[Chunk], null: str) -> "Manifest":
+        """The sum of all chunks."""
+        shards = tuple(shard for chunk in chunks for shard in chunk.shards)
+        return cls(
+            settings=settings,
+            samples=sum(shard.samples for shard in shards),
+            captions=sum(chunk.captions for chunk in chunks),
+            captions_cut=sum(chunk.captions_cut for chunk in chunks),
+            skipped=sum(len(chunk.skipped) for chunk in chunks),
+            null=null,
+            shards=shards,
+        )
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The contents of a shard: latents, and for each one or more captions."""
+
+    latents: Tensor  # (n, channels, height, width)
+    text: Tensor  # (tokens, width): those of all captions, one after the other
+    text_ends: Tensor  # for each caption, where its tokens end
+    caption_ends: Tensor  # for each sample, where its captions end
+    rows: Tensor  # of the source
+
+    @classmethod
+    def join(cls, latents: Tensor, conditions: Sequence[Sequence[Tensor]], rows: Sequence[int]) -> "Samples":
+        """From latents and the tokens (length, width) of each caption of each."""
+        captions = [caption for sample in conditions for caption in sample]
+        return cls(
+            latents,
+            torch.cat(captions),
+            torch.tensor([len(caption) for caption in captions]).cumsum(0),
+            torch.tensor([len(sample) for sample in conditions]).cumsum(0),
+            torch.tensor(rows),
+        )
+
+    def __len__(self) -> int:
+        return len(self.latents)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, as in the file."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def caption(self, sample: int, turn: int) -> Tensor:
+        """The tokens of one of a sample's captions: they take turns."""
+        first, end = _between(self.caption_ends, sample)
+        start, stop = _between(self.text_ends, first + turn % (end - first))
+        return self.text[start:stop]
+
+
+def _between(ends: Tensor, index: int) -> tuple[int, int]:
+    return 0 if index == 0 else int(ends[index - 1]), int(ends[index])
+
+
+def padded(captions: Sequence[Tensor]) -> Condition:
+    """Texts of several lengths as one condition, float32."""
+    lengths = torch.tensor([len(caption) for caption in captions])
+    tokens = torch.nn.utils.rnn.pad_sequence([caption.float() for caption in captions], batch_first=True)
+    return Condition(tokens, torch.arange(tokens.shape[1]) < lengths[:, None])
+
+
+class ShardSet:
+    """The shards of a folder; each is checked against its checksum when it is first read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        file = folder / MANIFEST
+        if not file.is_file():
+            raise ValueError(f"{folder} holds no finished shards: it has no {MANIFEST}; make them with tmatch prepare.")
+        try:
+            self.manifest = Manifest.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            detail = error.errors()[0]
+            reason = f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
+            raise ValueError(f"{file} is not a manifest of this version ({reason}); prepare the data anew.") from error
+        if self.manifest.samples == 0:
+            raise ValueError(f"{folder} holds no samples: every row was skipped, for the reasons in its skipped.jsonl.")
+        self.read = lru_cache(maxsize=8)(self._read)
+
+    def __len__(self) -> int:
+        return self.manifest.samples
+
+    def _read(self, number: int) -> Samples:
+        """The samples of a shard."""
+        shard = self.manifest.shards[number]
+        tensors = _verified(self.folder / shard.file, shard.sha256)
+        return Samples(**tensors)
+
+    def null(self) -> Tensor:
+        """The tokens of the empty caption."""
+        return _verified(self.folder / NULL, self.manifest.null)["text"]
+
+    def require(self, autoencoder: dict[str, Any] | None = None, text: dict[str, Any] | None = None) -> None:
+        """Refuse shards of another encoder than these."""
+        settings = self.manifest.settings
+        pairs: dict[str, tuple[Identity, dict[str, Any] | None]] = {
+            "autoencoder": (settings.autoencoder, autoencoder),
+            "text encoder": (settings.text, text),
+        }
+        for kind, (own, given) in pairs.items():
+            if given is not None and own.digest != given["digest"]:
+                raise ValueError(
+                    f"The shards of {self.folder} were made with the {kind} {own.name}, and this is {given['name']}, "
+                    "with other weights; prepare the data with it, or take the one they were made with."
+                )
+
+
+def _verified(path: Path, sha256: str) -> dict[str, Tensor]:
+    """A file of tensors that is just as it was written."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"The shard {path} cannot be read: {error.strerror}; prepare the data again.") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"The shard {path} is damaged, or of another run; remove it and prepare the data again.")
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise ValueError(f"The shard {path} is damaged ({error}); remove it and prepare the data again.") from error
+
+
+def write(path: Path, tensors: dict[str, Tensor]) -> str:
+    """Write a file of tensors, whole or not at all; its checksum."""
+    content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    checkpoint.write_bytes(path, content)
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,243 @@
+"""Where pictures and captions come from: a folder, a data set in parquet or on the hub, tars."""
+
+import io
+import json
+import tarfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tmatch.pretrained.identity import extra
+
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+class Unusable(ValueError):
+    """A row that cannot be used, and why: it is skipped and listed."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A picture, as its file holds it, and its captions."""
+
+    key: str
+    picture: bytes
+    captions: tuple[str, ...]
+
+
+class Source(ABC):
+    """Rows in an order that does not change; any thread may read any of them."""
+
+    name: str
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def key(self, index: int) -> str:
+        """What a row is called, whether it can be read or not."""
+
+    @abstractmethod
+    def read(self, index: int) -> Row:
+        """A row; `Unusable` where it cannot be used."""
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """The captions of a row: a text, or a list of them."""
+    found: list[Any] = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in found):
+        raise Unusable("its caption is not a text")
+    captions = tuple(text.strip() for text in found if text.strip())
+    if not captions:
+        raise Unusable("its caption is empty")
+    return captions
+
+
+class FolderSource(Source):
+    """The pictures that `metadata.jsonl` lists: {"file_name": ..., "text": ...}, where text may be several."""
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "metadata.jsonl"
+        if not file.is_file():
+            raise ValueError(
+                f"{folder} has no metadata.jsonl; give it a line "
+                '{"file_name": "cat.png", "text": "a cat"} for each picture.'
+            )
+        self.name = str(folder)
+        self.folder = folder.resolve()
+        self.lines = [line for line in file.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines() if line.strip()]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def key(self, index: int) -> str:
+        return f"metadata.jsonl, picture {index + 1}"
+
+    def read(self, index: int) -> Row:
+        row = _parsed(self.lines[index])
+        name = row.get("file_name")
+        if not isinstance(name, str):
+            raise Unusable("it has no file_name")
+        if "text" not in row:
+            raise Unusable(f"{name} has no text")
+        file = (self.folder / name).resolve()
+        if self.folder not in file.parents:
+            raise Unusable(f"{name} is outside of the folder")
+        try:
+            return Row(name, file.read_bytes(), texts(row["text"]))
+        except OSError as error:
+            raise Unusable(f"{name} cannot be read: {error.strerror}") from error
+
+
+class TarSource(Source):
+    """Tars in WebDataset's layout: members of one name, a picture, and a .txt or a .json that has the caption."""
+
+    def __init__(self, name: str, files: Sequence[Path], column: str = "text") -> None:
+        self.name = name
+        self.files = list(files)
+        self.column = column
+        self.rows: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
+        for number, file in enumerate(self.files):
+            self.rows += [(number, key, parts) for key, parts in _members(file).items()]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def key(self, index: int) -> str:
+        number, key, _ = self.rows[index]
+        return f"{self.files[number].name}/{key}"
+
+    def read(self, index: int) -> Row:
+        number, _, parts = self.rows[index]
+        picture = next((suffix for suffix in PICTURES if suffix in parts), None)
+        if picture is None:
+            raise Unusable("it has no picture")
+        with self.files[number].open("rb") as file:
+            read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, ".txt", ".json") if suffix in parts}
+        if ".txt" in read:
+            captions = texts(_decoded(read[".txt"]))
+        elif ".json" in read:
+            captions = texts(_parsed(read[".json"]).get(self.column, ""))
+        else:
+            raise Unusable("it has no .txt or .json with a caption")
+        return Row(self.key(index), read[picture], captions)
+
+
+class TableSource(Source):
+    """A data set of the `datasets` library, with a column of pictures and one of captions."""
+
+    def __init__(self, name: str, table: Any, image: str, text: str) -> None:  # noqa: ANN401
+        with extra("A data set in parquet or on the hub"):
+            from datasets import Image
+        for column in (image, text):
+            if column not in table.column_names:
+                there = ", ".join(table.column_names)
+                raise ValueError(
+                    f"{name} has no column '{column}'; name one of {there} by --image-column or --text-column."
+                )
+        self.name = name
+        self.table = table.select_columns([image, text])
+        if isinstance(table.features[image], Image):
+            self.table = self.table.cast_column(image, Image(decode=False))
+        self.columns = (image, text)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def key(self, index: int) -> str:
+        return f"row {index}"
+
+    def read(self, index: int) -> Row:
+        row = self.table[index]
+        picture, captions = (row[column] for column in self.columns)
+        if isinstance(picture, dict):  # the library's way to keep a picture: its bytes, or where its file is
+            picture = picture.get("bytes") or _read_file(picture.get("path"))
+        if not isinstance(picture, bytes):
+            raise Unusable("it has no picture")
+        return Row(self.key(index), picture, texts(captions))
+
+
+def open_source(name: str, image: str = "image", text: str = "text", split: str = "train") -> Source:
+    """A folder with a metadata.jsonl, tars, parquet files, a saved data set, or one on the hub.
+
+    A folder of tars or parquet files stands for all of them.
+    """
+    path = Path(name)
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    if (path / "metadata.jsonl").is_file():
+        return FolderSource(path)
+    for suffix in (".tar", ".parquet"):
+        chosen = [file for file in files if file.suffix == suffix]
+        if chosen and suffix == ".tar":
+            return TarSource(name, chosen, text)
+        if chosen:
+            return TableSource(name, _table("parquet", split, data_files=[str(file) for file in chosen]), image, text)
+    if (path / "dataset_info.json").is_file():
+        with extra(f"The data set {name}"):
+            from datasets import load_from_disk
+        return TableSource(name, load_from_disk(name), image, text)
+    if path.exists():
+        raise ValueError(f"{name} holds no pictures: no metadata.jsonl, no tars, no parquet files, no saved data set.")
+    return TableSource(name, _table(name, split), image, text)
+
+
+def _table(name: str, split: str, **files: Any) -> Any:  # noqa: ANN401
+    """A split of a data set, by the `datasets` library."""
+    with extra(f"The data set {name}"):
+        from datasets import load_dataset
+    try:
+        return load_dataset(name, split="train" if files else split, **files)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(f"The data set {name} cannot be read ({reason}).") from error
+
+
+def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
+    """The members of a tar by name and suffix: where each begins and how long it is."""
+    rows: dict[str, dict[str, tuple[int, int]]] = {}
+    try:
+        with tarfile.open(file, "r:") as tar:
+            for member in tar:
+                if member.isfile():
+                    head, _, name = member.name.rpartition("/")
+                    stem, dot, suffix = name.partition(".")
+                    place = (member.offset_data, member.size)
+                    rows.setdefault(f"{head}/{stem}" if head else stem, {})[dot + suffix.lower()] = place
+    except tarfile.ReadError as error:
+        if not rows:
+            raise ValueError(f"{file} is not a tar, or an empty or compressed one ({error}).") from error
+    return rows
+
+
+def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    found = file.read(size)
+    if len(found) < size:
+        raise Unusable("the tar ends within it")
+    return found
+
+
+def _read_file(path: str | None) -> bytes | None:
+    try:
+        return None if path is None else Path(path).read_bytes()
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unusable("its caption is not UTF-8") from error
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(_decoded(line))
+    except json.JSONDecodeError as error:
+        raise Unusable(f"it is not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise Unusable("it is not a JSON object")
+    return row

@@ -1,0 +1,113 @@
+"""Autoencoders of pictures, through diffusers."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from tmatch.pretrained.identity import digest, extra
+
+
+class PretrainedAutoencoder(nn.Module):
+    """z = (E(x) - shift) scale and back, for an `AutoencoderKL`, whose E is the mean, or an `AutoencoderTiny`.
+
+    One that overflows in half precision, as SDXL's does by its own account, computes in float32.
+    """
+
+    codes: ClassVar[None] = None
+    """Its latents are continuous."""
+
+    def __init__(self, network: nn.Module, name: str) -> None:
+        super().__init__()
+        config: Any = network.config
+        half = next(network.parameters()).dtype == torch.float16
+        self.network: Any = (network.float() if half and getattr(config, "force_upcast", False) else network).eval()
+        self.requires_grad_(False)
+        self.name = name
+        self.scale = float(getattr(config, "scaling_factor", None) or 1.0)
+        self.shift = float(getattr(config, "shift_factor", None) or 0.0)
+        self.channels = int(config.latent_channels)
+        blocks = getattr(config, "block_out_channels", None) or config.encoder_block_out_channels
+        self.factor = 2 ** (len(blocks) - 1)
+
+    def identity(self) -> dict[str, Any]:
+        """What latents depend on."""
+        return {
+            "name": self.name, "digest": digest(self.network), "channels": self.channels, "factor": self.factor,
+            "scale": self.scale, "shift": self.shift,
+        }  # fmt: skip
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.network.parameters()).dtype
+
+    @torch.no_grad()
+    def encode(self, pictures: Tensor) -> Tensor:
+        """Latents (n, channels, height / factor, width / factor) of pictures in [0, 1]; float32."""
+        if pictures.ndim != 4 or pictures.shape[1] != 3 or any(side % self.factor for side in pictures.shape[2:]):
+            raise ValueError(
+                f"Pictures are (n, 3, height, width), sides divisible by {self.factor}; got {tuple(pictures.shape)}."
+            )
+        coded = self.network.encode((2 * pictures - 1).to(self._dtype))
+        z = coded.latents if hasattr(coded, "latents") else coded.latent_dist.mode()
+        return (z.float() - self.shift) * self.scale
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Pictures in [0, 1] of latents; float32."""
+        z = (latents / self.scale + self.shift).to(self._dtype)
+        return ((self.network.decode(z).sample.float() + 1) / 2).clamp(0, 1)
+
+
+def load_autoencoder(name: str, dtype: torch.dtype = torch.float32) -> PretrainedAutoencoder:
+    """An autoencoder by its name on the hub, by its folder, or by the stem of a tiny one's two files.
+
+    `vae/taesdxl` stands for vae/taesdxl_encoder.safetensors and vae/taesdxl_decoder.safetensors, as the authors of the
+    tiny autoencoders give them out.
+    """
+    with extra(f"The autoencoder {name}"):
+        from diffusers import AutoencoderKL, AutoencoderTiny
+    if _part(name, "encoder").is_file():
+        return PretrainedAutoencoder(_tiny(name, AutoencoderTiny).to(dtype), name)
+    try:
+        kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
+        kind = AutoencoderKL.load_config(name).get("_class_name")
+        if kind not in kinds:
+            raise ValueError(f"{name} holds a {kind}, and an autoencoder is one of {' and '.join(kinds)}.")
+        network = kinds[kind].from_pretrained(name, torch_dtype=dtype, use_safetensors=True)
+    except OSError as error:
+        raise ValueError(
+            f"There is no autoencoder '{name}' to be had ({_first_line(error)}); give the name of one on the hub, a "
+            "folder with its config.json and safetensors, or the stem of a tiny one's files."
+        ) from error
+    return PretrainedAutoencoder(network, name)
+
+
+def _part(stem: str, part: str) -> Path:
+    return Path(f"{stem}_{part}.safetensors")
+
+
+def _tiny(stem: str, kind: Any) -> nn.Module:  # noqa: ANN401
+    """The two files of a tiny autoencoder, under the names that diffusers gives to the same layers.
+
+    Its decoder begins with a layer that has no weights, which diffusers does not count.
+    """
+    encoder, decoder = (load_file(_part(stem, part)) for part in ("encoder", "decoder"))
+    weights = {f"encoder.layers.{name}": weight for name, weight in encoder.items()}
+    for name, weight in decoder.items():
+        layer, rest = name.split(".", 1)
+        weights[f"decoder.layers.{int(layer) - 1}.{rest}"] = weight
+    network: nn.Module = kind(latent_channels=decoder["1.weight"].shape[1])
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{stem} is no tiny autoencoder: {_first_line(error, 1)}") from error
+    return network
+
+
+def _first_line(error: Exception, line: int = 0) -> str:
+    """A line of what a library says, without the full stop."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[min(line, len(lines) - 1)].strip().rstrip(".")

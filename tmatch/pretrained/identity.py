@@ -1,0 +1,26 @@
+"""What a network is, in a few letters."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+def digest(network: nn.Module) -> str:
+    """SHA-256 of the names, types and bytes of all weights: equal exactly if the weights are."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
+    return total.hexdigest()
+
+
+@contextmanager
+def extra(what: str) -> Iterator[None]:
+    """Say which extra of the package to install where an import fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f'{what} needs {error.name}: pip install "tmatch[t2i]".') from error

@@ -1,0 +1,66 @@
+"""Text encoders, through transformers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tmatch.condition import Condition
+from tmatch.pretrained.identity import digest, extra
+from tmatch.text import TextEncoder
+
+
+class PretrainedText(TextEncoder):
+    """The last hidden states of a text encoder, one vector a token; of a caption at most `longest` tokens are read."""
+
+    def __init__(self, network: nn.Module, tokenizer: Any, name: str, longest: int) -> None:  # noqa: ANN401
+        super().__init__()
+        config: Any = network.config
+        self.network: Any = network.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.name = name
+        self.longest = longest
+        self.width = int(config.hidden_size)
+
+    def identity(self) -> dict[str, Any]:
+        """What conditions depend on."""
+        return {"name": self.name, "digest": digest(self.network), "width": self.width, "longest": self.longest}
+
+    def length(self, caption: str) -> int:
+        """Tokens of a caption, read or not."""
+        return len(self.tokenizer(caption).input_ids)
+
+    @torch.no_grad()
+    def forward(self, captions: Sequence[str]) -> Condition:
+        words = self.tokenizer(
+            list(captions), padding=True, truncation=True, max_length=self.longest, return_tensors="pt"
+        ).to(self.network.device)
+        tokens = self.network(input_ids=words.input_ids, attention_mask=words.attention_mask).last_hidden_state
+        return Condition(tokens, words.attention_mask.bool())
+
+
+def load_text_encoder(name: str, longest: int = 128, dtype: torch.dtype = torch.float32) -> PretrainedText:
+    """A text encoder by its name on the hub or by its folder: of the T5 family, CLIP's, or any that `AutoModel` loads.
+
+    No code of it is run, and only safetensors are read.
+    """
+    with extra(f"The text encoder {name}"):
+        from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer, CLIPTextModel
+        from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
+    try:
+        config = AutoConfig.from_pretrained(name)
+        kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
+        if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # the T5 family, without its decoder
+            kind = AutoModelForTextEncoding
+        network = kind.from_pretrained(name, dtype=dtype, use_safetensors=True)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"There is no text encoder '{name}' to be had ({reason}); give the name of one on the hub, or a folder "
+            "with its config.json, tokenizer and safetensors."
+        ) from error
+    most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
+    most += [getattr(part, "max_position_embeddings", None) or longest for part in (config, network.config)]
+    return PretrainedText(network, tokenizer, name, min(most))
