@@ -1,5 +1,6 @@
 """Data that fits in memory."""
 
+import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,6 +9,12 @@ from torch import Tensor
 
 from tmatch.condition import Condition
 from tmatch.tensors import State, require_finite, whole
+
+
+def permutation(count: int, *key: int | str) -> Tensor:
+    """A permutation of 0 .. count - 1 for each key."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=7).digest()
+    return torch.randperm(count, generator=torch.Generator().manual_seed(int.from_bytes(digest, "big")))
 
 
 @lru_cache(maxsize=4)

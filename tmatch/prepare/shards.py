@@ -3,14 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from tmatch.condition import Condition
@@ -179,16 +177,17 @@ class ShardSet:
             raise ValueError(f"{file} is not a manifest of this version ({reason}); prepare the data anew.") from error
         if self.manifest.samples == 0:
             raise ValueError(f"{folder} holds no samples: every row was skipped, for the reasons in its skipped.jsonl.")
-        self.read = lru_cache(maxsize=8)(self._read)
+        self._open: dict[int, Samples] = {}
 
     def __len__(self) -> int:
         return self.manifest.samples
 
-    def _read(self, number: int) -> Samples:
+    def read(self, number: int) -> Samples:
         """The samples of a shard."""
-        shard = self.manifest.shards[number]
-        tensors = _verified(self.folder / shard.file, shard.sha256)
-        return Samples(**tensors)
+        if number not in self._open:
+            shard = self.manifest.shards[number]
+            self._open[number] = Samples(**_verified(self.folder / shard.file, shard.sha256))
+        return self._open[number]
 
     def null(self) -> Tensor:
         """The tokens of the empty caption."""
@@ -210,17 +209,15 @@ class ShardSet:
 
 
 def _verified(path: Path, sha256: str) -> dict[str, Tensor]:
-    """A file of tensors that is just as it was written."""
+    """A file of tensors that is just as it was written; what is not used of it stays on the disk."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
     except OSError as error:
         raise ValueError(f"The shard {path} cannot be read: {error.strerror}; prepare the data again.") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
+    if not same:
         raise ValueError(f"The shard {path} is damaged, or of another run; remove it and prepare the data again.")
-    try:
-        return load(content)
-    except SafetensorError as error:
-        raise ValueError(f"The shard {path} is damaged ({error}); remove it and prepare the data again.") from error
+    return load_file(path)
 
 
 def write(path: Path, tensors: dict[str, Tensor]) -> str:

@@ -1,0 +1,121 @@
+"""The order in which shards are trained on."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from tmatch.prepare import Crop, Manifest, Settings, ShardSet
+from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Samples, Shard, write
+from tmatch.prepare.stream import Order, Parts, Stream
+
+SETTINGS = Settings.model_validate(
+    {
+        "source": "", "rows": 0, "crop": Crop(), "dtype": "float32", "chunk": 1, "batch": 1, "licence": "",
+        "autoencoder": {"name": "", "digest": "", "channels": 1, "factor": 8, "scale": 1.0, "shift": 0.0},
+        "text": {"name": "", "digest": "", "width": 2, "longest": 8},
+    }
+)  # fmt: skip
+
+
+def shard_set(folder: Path, groups: dict[tuple[int, int], list[int]]) -> Path:
+    """Shards of some sizes with so many samples each; each latent is filled with the number of its row."""
+    shards, row = [], 0
+    for size, counts in groups.items():
+        for count in counts:
+            rows = list(range(row, row := row + count))
+            latents = torch.stack([torch.full((1, *size), float(k)) for k in rows])
+            conditions = [[torch.full((1 + turn, 2), float(k)) for turn in range(1 + k % 2)] for k in rows]
+            file = f"{rows[0]:04}.safetensors"
+            checksum = write(folder / file, Samples.join(latents, conditions, rows).tensors())
+            shards.append(Shard(file=file, samples=count, size=size, sha256=checksum))
+    null = write(folder / NULL, {"text": torch.zeros(1, 2)})
+    manifest = Manifest.of(SETTINGS, [Chunk(shards=tuple(shards))], null)
+    (folder / MANIFEST).write_text(manifest.model_dump_json())
+    return folder
+
+
+@pytest.mark.parametrize("window", [1, 3, 100])
+def test_every_epoch_has_every_sample_once_in_an_order_of_its_own(window: int) -> None:
+    counts = [5, 1, 7, 3]
+    order = Order(counts, seed=4, window=window)
+    everything = {(shard, k) for shard, count in enumerate(counts) for k in range(count)}
+    epochs = []
+    for epoch in range(3):
+        found = [order.at(epoch * 16 + k) for k in range(16)]
+        assert {at for at, _ in found} == {epoch}
+        assert {place for _, place in found} == everything
+        epochs.append([place for _, place in found])
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert [order.at(k)[1] for k in range(16)] != [Order(counts, 5, window).at(k)[1] for k in range(16)]
+
+
+def test_few_shards_are_open_at_a_time() -> None:
+    order = Order([10] * 20, seed=0, window=4)
+    for first in range(0, 200, 40):
+        assert len({order.at(k)[1][0] for k in range(first, first + 40)}) == 4
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_and_resumed_on_any_number_of_ranks_each_sample_is_seen_once_an_epoch(
+    tmp_path: Path, ranks: int, workers: int
+) -> None:
+    """Three epochs of 48 samples in batches of 6; runs are stopped at random steps, and go on from there."""
+    folder = shard_set(tmp_path, {(2, 2): [20, 1, 15, 12]})
+    chance = random.Random(7 * ranks + workers)
+    seen: list[list[int]] = []
+    step, last = 0, 3 * 48 // 6
+    while step < last:
+        until = min(last, step + chance.randint(1, 9))
+        world = chance.choice([1, 2, 3]) if step else ranks
+        parts = Parts(folder, size=6, parts=6, seed=3)
+        shares = [list(range(rank, 6, world)) for rank in range(world)]
+        runs = [parts.ahead(step, last, mine, workers if rank == 0 else 0) for rank, mine in enumerate(shares)]
+        for _ in range(step, until):
+            read = [next(run) for run, mine in zip(runs, shares, strict=True) for _ in mine]
+            seen.append([row for batch in read for row in batch.rows.tolist()])
+            for batch in read:
+                assert batch.latents[:, 0, 0, 0].tolist() == batch.rows.tolist()
+        step = until
+    for epoch in range(3):
+        rows = Counter(row for batch in seen[epoch * 8 : (epoch + 1) * 8] for row in batch)
+        assert rows == Counter(range(48))
+
+
+SIZES = {(1, 4): 6, (2, 2): 12, (4, 1): 6}
+
+
+def test_sizes_are_drawn_in_proportion_and_none_of_their_samples_is_lost(tmp_path: Path) -> None:
+    folder = shard_set(tmp_path, {(2, 2): [12], (1, 4): [3, 3], (4, 1): [6]})
+    stream = Stream(ShardSet(folder), seed=1)
+    groups = [list(range(12, 18)), list(range(12)), list(range(18, 24))]
+    seen: dict[tuple[int, ...], list[int]] = {}
+    for step in range(5000):  # more than a block
+        if step % 500 < 40:
+            batch = stream.batch(step, 3)
+            assert len(batch.latents) == 3
+        for epoch, (shard, sample) in stream.places(step, 3):
+            row = int(stream.shards.read(shard).rows[sample])
+            size = stream.shards.manifest.shards[shard].size
+            seen.setdefault(size, []).append(row)
+            assert epoch == (len(seen[size]) - 1) // SIZES[size]
+    for rows, size in zip(groups, sorted(seen), strict=True):
+        whole = len(seen[size]) // len(rows)
+        for epoch in range(whole):
+            assert sorted(seen[size][epoch * len(rows) : (epoch + 1) * len(rows)]) == rows
+        share = len(rows) / 24
+        assert abs(len(seen[size]) / 15_000 - share) < 4 * (share * (1 - share) / 5000) ** 0.5
+
+
+def test_captions_take_turns(tmp_path: Path) -> None:
+    stream = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [4]})), seed=0)
+    lengths: dict[int, list[int]] = {}
+    for step in range(4):  # an epoch each
+        batch = stream.batch(step, 4)
+        for row, caption in zip(batch.rows.tolist(), batch.captions, strict=True):
+            lengths.setdefault(row, []).append(len(caption))
+            assert (caption == row).all()
+    assert lengths == {0: [1, 1, 1, 1], 1: [1, 2, 1, 2], 2: [1, 1, 1, 1], 3: [1, 2, 1, 2]}

@@ -1,0 +1,145 @@
+"""Shards as an endless stream of batches, the same for any number of processes."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from tmatch.data.memory import permutation
+from tmatch.noise import Noise
+from tmatch.prepare.shards import ShardSet
+
+BLOCK = 4096  # steps whose sizes are drawn at once
+Place = tuple[int, int]
+"""A shard, and a sample of it."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of one size; of several captions each has its turn, one an epoch."""
+
+    latents: Tensor  # (n, channels, height, width)
+    captions: list[Tensor]  # tokens (length, width) of a caption each
+    rows: Tensor  # of the source
+
+
+class Order:
+    """Which sample stands at each place of an endless stream, as a function of the seed.
+
+    An epoch has every sample once. Its shards come in an order of its own, and are mixed within a `window` of them: so
+    a disk is read a few shards at a time.
+    """
+
+    def __init__(self, counts: Sequence[int], seed: int, window: int = 8) -> None:
+        self.counts = list(counts)
+        self.seed = seed
+        self.window = window
+        self.total = sum(counts)
+        self._shards = lru_cache(2)(self._shards_of)
+        self._mixed = lru_cache(4)(self._mixed_of)
+
+    def _shards_of(self, epoch: int) -> tuple[list[list[int]], list[int]]:
+        """The windows of an epoch, each a list of shards, and where each ends."""
+        order = permutation(len(self.counts), self.seed, "shards", epoch).tolist()
+        windows = [order[first : first + self.window] for first in range(0, len(order), self.window)]
+        return windows, list(accumulate(sum(self.counts[shard] for shard in window) for window in windows))
+
+    def _mixed_of(self, epoch: int, number: int) -> list[Place]:
+        """The samples of a window, mixed."""
+        samples = [(shard, k) for shard in self._shards(epoch)[0][number] for k in range(self.counts[shard])]
+        return [samples[k] for k in permutation(len(samples), self.seed, "samples", epoch, number).tolist()]
+
+    def at(self, place: int) -> tuple[int, Place]:
+        """The epoch that a place is in, and the sample there."""
+        epoch, within = divmod(place, self.total)
+        ends = self._shards(epoch)[1]
+        number = bisect_right(ends, within)
+        return epoch, self._mixed(epoch, number)[within - (ends[number - 1] if number else 0)]
+
+
+class Stream:
+    """Batches by (seed, step): all of one size, which of the sizes by chance, each in proportion to its samples.
+
+    A batch may be asked for in parts, by as many processes as there are: together they have each sample once an epoch,
+    whatever their number, and a step has the same samples whenever it is asked for.
+    """
+
+    def __init__(self, shards: ShardSet, seed: int = 0, window: int = 8) -> None:
+        self.shards = shards
+        self.seed = seed
+        sizes: dict[tuple[int, int], list[int]] = {}
+        for number, shard in enumerate(shards.manifest.shards):
+            sizes.setdefault(shard.size, []).append(number)
+        self.groups = [sizes[size] for size in sorted(sizes)]
+        counts = [[shards.manifest.shards[number].samples for number in group] for group in self.groups]
+        self.orders = [Order(count, seed, window) for count in counts]
+        self._drawn = lru_cache(None)(self._drawn_in)
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def _drawn_in(self, block: int) -> tuple[list[int], list[int]]:
+        """The size of each step of a block, and how often each size was drawn before it."""
+        shares = torch.tensor([order.total for order in self.orders], dtype=torch.float64).cumsum(0) / len(self)
+        before = torch.zeros(len(self.orders), dtype=torch.long)
+        if block:
+            drawn, earlier = self._drawn(block - 1)
+            before = torch.tensor(earlier) + torch.tensor(drawn).bincount(minlength=len(self.orders))
+        steps = torch.arange(block * BLOCK, (block + 1) * BLOCK)
+        chance = Noise.derive(self.seed, 0, steps, dtype=torch.float64).uniform()
+        return torch.bucketize(chance, shares[:-1], right=True).tolist(), before.tolist()
+
+    def places(self, step: int, size: int) -> list[tuple[int, Place]]:
+        """The epoch and the sample of every place of a step's batch; shards as numbers of the set."""
+        block, within = divmod(step, BLOCK)
+        drawn, before = self._drawn(block)
+        group = drawn[within]
+        first = (before[group] + drawn[:within].count(group)) * size
+        found = (self.orders[group].at(place) for place in range(first, first + size))
+        return [(epoch, (self.groups[group][shard], sample)) for epoch, (shard, sample) in found]
+
+    def batch(self, step: int, size: int, part: int = 0, parts: int = 1) -> Batch:
+        """A part of a step's batch."""
+        chosen = self.places(step, size)
+        mine = [chosen[k] for k in torch.arange(size).tensor_split(parts)[part].tolist()]
+        latents, captions, rows = [], [], []
+        for epoch, (shard, sample) in mine:
+            samples = self.shards.read(shard)
+            latents.append(samples.latents[sample])
+            captions.append(samples.caption(sample, epoch))
+            rows.append(samples.rows[sample])
+        return Batch(torch.stack(latents), captions, torch.stack(rows))
+
+
+@dataclass(frozen=True)
+class Parts(Dataset[Batch]):
+    """Parts of batches by (step, part), for the workers of a `DataLoader`: each opens the shards for itself."""
+
+    folder: Path
+    size: int
+    parts: int = 1
+    seed: int = 0
+    window: int = 8
+
+    @cached_property
+    def stream(self) -> Stream:
+        """The stream they are parts of."""
+        return Stream(ShardSet(self.folder), self.seed, self.window)
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        step, part = key
+        return self.stream.batch(step, self.size, part, self.parts)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "stream"}
+
+    def ahead(self, first: int, last: int, mine: Sequence[int], workers: int = 0) -> Iterator[Batch]:
+        """This process's parts of the steps from `first` until `last`, read ahead by so many workers."""
+        keys = [(step, part) for step in range(first, last) for part in mine]
+        return iter(DataLoader(self, batch_size=None, sampler=keys, num_workers=workers))
