@@ -22,7 +22,7 @@ import torch
 
 from tmatch.eval.captions import captions_satisfied
 from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
-from tmatch.recipes.generator import SamplingSettings
+from tmatch.recipes.base import SamplingSettings
 from tmatch.recipes.settings import shapes_split
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0)

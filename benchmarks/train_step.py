@@ -40,7 +40,7 @@ def task_of(recipe: GeneratorRecipe) -> GeneratorTask:
 def bare_step(trainer: Trainer) -> Callable[[], None]:
     """Forward, backward and AdamW, on one batch made here."""
     task, size = trainer.task, trainer.config.batch
-    x, captions = task.data.x[:size], task.training_set.captions[:size]
+    x, captions = task.training_set.data.x[:size], task.training_set.captions[:size]
     ids, mask = task.encoder.tokenise(captions)
 
     def step() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import tmatch as tm
 from tmatch.prepare import Crop, Manifest, Settings, ShardSet
 from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Samples, Shard, write
-from tmatch.prepare.stream import Order, Parts, Stream
+from tmatch.prepare.stream import Order, Stream, StreamedStates
 
 SETTINGS = Settings.model_validate(
     {
@@ -58,6 +59,10 @@ def test_few_shards_are_open_at_a_time() -> None:
         assert len({order.at(k)[1][0] for k in range(first, first + 40)}) == 4
 
 
+def share(rank: int, world: int) -> range:
+    return range(6 * rank // world, 6 * (rank + 1) // world)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_killed_and_resumed_on_any_number_of_ranks_each_sample_is_seen_once_an_epoch(
@@ -71,14 +76,14 @@ def test_killed_and_resumed_on_any_number_of_ranks_each_sample_is_seen_once_an_e
     while step < last:
         until = min(last, step + chance.randint(1, 9))
         world = chance.choice([1, 2, 3]) if step else ranks
-        parts = Parts(folder, size=6, parts=6, seed=3)
-        shares = [list(range(rank, 6, world)) for rank in range(world)]
-        runs = [parts.ahead(step, last, mine, workers if rank == 0 else 0) for rank, mine in enumerate(shares)]
-        for _ in range(step, until):
-            read = [next(run) for run, mine in zip(runs, shares, strict=True) for _ in mine]
-            seen.append([row for batch in read for row in batch.rows.tolist()])
-            for batch in read:
-                assert batch.latents[:, 0, 0, 0].tolist() == batch.rows.tolist()
+        runs = [
+            StreamedStates(folder, tm.Patchify((1, 1)), 3, workers=workers if rank == 0 else 0, rank=rank, world=world)
+            for rank in range(world)
+        ]
+        for now in range(step, until):
+            parts = {part: run.batch(now, 6, part, 6) for rank, run in enumerate(runs) for part in share(rank, world)}
+            assert sorted(parts) == list(range(6))
+            seen.append([int(row) for x, _ in parts.values() for row in x[:, 0, 0, 0]])
         step = until
     for epoch in range(3):
         rows = Counter(row for batch in seen[epoch * 8 : (epoch + 1) * 8] for row in batch)
@@ -119,3 +124,20 @@ def test_captions_take_turns(tmp_path: Path) -> None:
             lengths.setdefault(row, []).append(len(caption))
             assert (caption == row).all()
     assert lengths == {0: [1, 1, 1, 1], 1: [1, 2, 1, 2], 2: [1, 1, 1, 1], 3: [1, 2, 1, 2]}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_shard_is_said_and_named(tmp_path: Path, workers: int) -> None:
+    folder = shard_set(tmp_path, {(2, 2): [4]})
+    (folder / "0000.safetensors").write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"^The shard .*0000.safetensors is damaged"):
+        StreamedStates(folder, tm.Patchify((1, 1)), workers=workers).batch(0, 2, 0, 1)
+
+
+def test_a_part_is_the_same_in_and_out_of_turn(tmp_path: Path) -> None:
+    folder = shard_set(tmp_path, {(2, 2): [9, 4], (4, 1): [5]})
+    states = StreamedStates(folder, tm.Patchify((1, 1)))
+    asked = [(step, part) for step in range(6) for part in range(2)]
+    inline = {key: states.batch(key[0], 4, key[1], 2)[0] for key in asked}
+    for key in random.Random(0).sample(asked, len(asked)):
+        assert torch.equal(states.batch(key[0], 4, key[1], 2)[0], inline[key])

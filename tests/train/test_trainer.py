@@ -95,7 +95,7 @@ def test_an_interrupted_run_saves_and_goes_on(undisturbed: Trainer, tmp_path: Pa
 
 def test_the_average_shares_the_data(tmp_path: Path) -> None:
     run = trainer(tmp_path)
-    assert run.ema.data is run.task.data
+    assert run.ema.training_set is run.task.training_set
 
 
 def test_more_steps_go_on_unless_the_rate_depends_on_them(tmp_path: Path) -> None:

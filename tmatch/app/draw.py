@@ -16,7 +16,7 @@ from tmatch.data.pictures import grid, save_animation, save_picture
 from tmatch.eval.captions import captions_satisfied, interval
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.recipes import load_model
-from tmatch.recipes.generator import SamplingSettings
+from tmatch.recipes.base import SamplingSettings
 from tmatch.recipes.settings import Split
 from tmatch.sample import Pictures, TextToImage, compile_for_sampling
 from tmatch.sample.frames import spread

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from tmatch.condition import Condition
 from tmatch.prepare.crop import Crop
 from tmatch.train import checkpoint
 
@@ -152,13 +151,6 @@ class Samples:
 
 def _between(ends: Tensor, index: int) -> tuple[int, int]:
     return 0 if index == 0 else int(ends[index - 1]), int(ends[index])
-
-
-def padded(captions: Sequence[Tensor]) -> Condition:
-    """Texts of several lengths as one condition, float32."""
-    lengths = torch.tensor([len(caption) for caption in captions])
-    tokens = torch.nn.utils.rnn.pad_sequence([caption.float() for caption in captions], batch_first=True)
-    return Condition(tokens, torch.arange(tokens.shape[1]) < lengths[:, None])
 
 
 class ShardSet:

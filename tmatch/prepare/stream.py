@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, count, islice
 from pathlib import Path
 
 import torch
@@ -13,7 +13,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from tmatch.data.memory import permutation
 from tmatch.noise import Noise
+from tmatch.patch import Patchify
 from tmatch.prepare.shards import ShardSet
+from tmatch.tensors import State
+from tmatch.train import Batches
 
 BLOCK = 4096  # steps whose sizes are drawn at once
 Place = tuple[int, int]
@@ -118,7 +121,20 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Parts(Dataset[Batch]):
+class Keys:
+    """(step, part) for ever, in the order a process asks for them: its own parts of a step, then of the next."""
+
+    step: int
+    mine: range
+    first: int  # part of the first step
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        yield from ((self.step, part) for part in self.mine if part >= self.first)
+        yield from ((step, part) for step in count(self.step + 1) for part in self.mine)
+
+
+@dataclass(frozen=True)
+class Parts(Dataset[Batch | ValueError]):
     """Parts of batches by (step, part), for the workers of a `DataLoader`: each opens the shards for itself."""
 
     folder: Path
@@ -132,14 +148,55 @@ class Parts(Dataset[Batch]):
         """The stream they are parts of."""
         return Stream(ShardSet(self.folder), self.seed, self.window)
 
-    def __getitem__(self, key: tuple[int, int]) -> Batch:
+    def __getitem__(self, key: tuple[int, int]) -> Batch | ValueError:
         step, part = key
-        return self.stream.batch(step, self.size, part, self.parts)
+        try:
+            return self.stream.batch(step, self.size, part, self.parts)
+        except ValueError as error:  # a damaged shard: raised in a worker, its sentence would be lost
+            return error
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "stream"}
 
-    def ahead(self, first: int, last: int, mine: Sequence[int], workers: int = 0) -> Iterator[Batch]:
-        """This process's parts of the steps from `first` until `last`, read ahead by so many workers."""
-        keys = [(step, part) for step in range(first, last) for part in mine]
-        return iter(DataLoader(self, batch_size=None, sampler=keys, num_workers=workers))
+    def ahead(self, keys: Keys, workers: int = 0) -> Iterator[Batch]:
+        """What the keys say, read ahead by so many workers."""
+        for batch in DataLoader(self, batch_size=None, sampler=keys, num_workers=workers):
+            if isinstance(batch, ValueError):
+                raise batch
+            yield batch
+
+
+class StreamedStates(Batches):
+    """A process's share of the stream, as states on a device: of `world` processes, that of this `rank`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        patch: Patchify,
+        seed: int = 0,
+        window: int = 8,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.folder = folder
+        self.patch = patch
+        self.seed = seed
+        self.window = window
+        self.workers = workers
+        self.device = device
+        self.rank = rank
+        self.world = world
+        self._asked: tuple[int, int, int, int] | None = None
+        self._reader: Iterator[tuple[tuple[int, int], Batch]] = iter(())
+
+    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Tensor]]:
+        if self._asked != (step, part, size, parts):  # the first, or out of turn
+            mine = range(parts * self.rank // self.world, parts * (self.rank + 1) // self.world)
+            keys = Keys(step, mine, part)
+            source = Parts(self.folder, size, parts, self.seed, self.window)
+            self._reader = zip(islice(keys, 1, None), source.ahead(keys, self.workers), strict=False)
+        following, batch = next(self._reader)
+        self._asked = (*following, size, parts)
+        return self.patch.encode(batch.latents.float().to(self.device)), batch.captions

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tmatch.recipes.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
-from tmatch.recipes.generator import BackboneSettings, GeneratorRecipe, SamplingSettings
+from tmatch.recipes.base import BackboneSettings, SamplingSettings
+from tmatch.recipes.generator import GeneratorRecipe
 from tmatch.recipes.settings import FolderData, ShapesData
 from tmatch.train import TrainConfig
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -9,14 +10,19 @@ from tmatch.condition import Condition
 
 
 class TextEncoder(nn.Module, ABC):
-    """Turns captions into a condition `width` wide; the empty caption is the null condition of guidance."""
+    """Turns captions into a condition `width` wide; that of the empty caption is the null condition of guidance."""
 
     width: int
 
+    @property
+    def empty(self) -> Any:  # noqa: ANN401
+        """The empty caption."""
+        return ""
+
     @abstractmethod
-    def forward(self, captions: Sequence[str]) -> Condition:
-        """One condition a caption."""
+    def forward(self, captions: Sequence[Any]) -> Condition:
+        """One condition a caption: texts, unless an encoder says otherwise."""
 
     def null(self) -> Condition:
         """What guidance pushes away from."""
-        return self([""])
+        return self([self.empty])

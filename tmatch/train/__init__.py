@@ -1,7 +1,7 @@
 """Training: one loop for every task, resumable bit for bit."""
 
 from tmatch.train.autoencoder import AutoencoderTask
-from tmatch.train.generator import Captioned, GeneratorTask
+from tmatch.train.generator import Batches, Captioned, GeneratorTask
 from tmatch.train.trainer import Task, TrainConfig, Trainer
 
-__all__ = ["AutoencoderTask", "Captioned", "GeneratorTask", "Task", "TrainConfig", "Trainer"]
+__all__ = ["AutoencoderTask", "Batches", "Captioned", "GeneratorTask", "Task", "TrainConfig", "Trainer"]

@@ -1,5 +1,7 @@
 """An autoencoder as a training task: reconstruction, and where it is continuous a little of a divergence to N(0, I)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -30,3 +32,6 @@ class AutoencoderTask(Task):
         noise = Noise.derive(self.data.seed, step, places, image.device)
         rebuilt, divergence = self.autoencoder.trained(image, noise)
         return (rebuilt - image).square().mean() + self.kl * divergence
+
+    def shared(self) -> dict[int, Any]:
+        return {id(self.data): self.data}

@@ -1,5 +1,6 @@
 """A generator as a training task: states and captions, with captions dropped for guidance."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from tmatch.data import InMemory
 from tmatch.model import Model
 from tmatch.noise import Noise
+from tmatch.tensors import State
 from tmatch.text import TextEncoder
 from tmatch.train.trainer import Task
 
@@ -17,16 +19,34 @@ MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where validation measures the loss."""
 
 
+class Batches(ABC):
+    """Captioned states, in batches that depend on (seed, step) alone, of which any part may be asked for."""
+
+    seed: int
+
+    @abstractmethod
+    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Any]]:
+        """One of `parts` equal parts of a step's batch of `size`: states, and captions as the text encoder reads."""
+
+
 @dataclass(frozen=True)
-class Captioned:
-    """States and their captions, in pairs."""
+class Captioned(Batches):
+    """States and their captions, in pairs, all in memory."""
 
     data: InMemory
-    captions: Sequence[str]
+    captions: Sequence[Any]
 
     def __post_init__(self) -> None:
         if len(self.captions) != len(self.data):
             raise ValueError(f"There are {len(self.captions)} captions for {len(self.data)} states; they go in pairs.")
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        return self.data.seed
+
+    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Any]]:
+        chosen = self.data.indices(step, size).tensor_split(parts)[part]
+        return self.data.x[chosen], [self.captions[k] for k in chosen.tolist()]
 
 
 class GeneratorTask(Task):
@@ -39,7 +59,7 @@ class GeneratorTask(Task):
         self,
         model: Model,
         encoder: TextEncoder,
-        training: Captioned,
+        training: Batches,
         validation: Captioned | None = None,
         drop: float = 0.15,
     ) -> None:
@@ -48,17 +68,15 @@ class GeneratorTask(Task):
         self.encoder = encoder
         self.training_set = training
         self.validation_set = validation
-        self.data = training.data
         self.drop = drop
 
     def loss(self, step: int, size: int, part: int, parts: int) -> Tensor:
-        chosen = self.data.indices(step, size).tensor_split(parts)[part]
+        x, captions = self.training_set.batch(step, size, part, parts)
         places = torch.arange(size).tensor_split(parts)[part]
-        noise = Noise.derive(self.data.seed, step, places, self.data.x.device)
+        noise = Noise.derive(self.training_set.seed, step, places, x.device)
         dropped = (noise.uniform() < self.drop).tolist()
-        texts = self.training_set.captions
-        captions = ["" if drop else texts[k] for k, drop in zip(chosen.tolist(), dropped, strict=True)]
-        return self.model.loss(self.data.x[chosen], noise, self.encoder(captions)).mean()
+        given = [self.encoder.empty if drop else text for text, drop in zip(captions, dropped, strict=True)]
+        return self.model.loss(x, noise, self.encoder(given)).mean()
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
@@ -78,4 +96,4 @@ class GeneratorTask(Task):
         return [kernel.backbone, *([] if kernel.head is None else [kernel.head])]
 
     def shared(self) -> dict[int, Any]:
-        return {id(part): part for part in (self.data, self.training_set, self.validation_set)}
+        return {id(part): part for part in (self.training_set, self.validation_set)}

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from tmatch.data import InMemory
 from tmatch.tensors import Device, place
 from tmatch.train import checkpoint
 from tmatch.train.interrupt import interruptions
@@ -77,8 +76,6 @@ class TrainConfig(BaseModel):
 class Task(nn.Module, ABC):
     """What is trained: networks, and a loss that depends on them, the seed, the step and nothing else."""
 
-    data: InMemory
-
     @abstractmethod
     def loss(self, step: int, size: int, part: int, parts: int) -> Tensor:
         """The mean loss over one of `parts` equal parts of the batch of `size` samples at a step."""
@@ -93,7 +90,7 @@ class Task(nn.Module, ABC):
 
     def shared(self) -> dict[int, Any]:
         """What a copy of the task, with averaged weights, has in common with it: the data."""
-        return {id(self.data): self.data}
+        return {}
 
 
 class Trainer:

@@ -1,0 +1,149 @@
+"""What the recipes of generators share: the networks, how they are sampled, and a run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor, nn
+
+from tmatch.backbone import DiT, Llama
+from tmatch.guidance import GUIDANCE_SCHEDULES
+from tmatch.kernel import Choice, Decoding, Unmasking
+from tmatch.model import Model
+from tmatch.recipes.settings import Strict
+from tmatch.solver import Euler, Solver
+from tmatch.text import TextEncoder
+from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
+from tmatch.variants import HeadConfig, variant
+
+Shape = tuple[int, int, int]
+"""Of a state: rows, columns, channels."""
+
+
+class BackboneSettings(Strict):
+    """The backbone."""
+
+    kind: Literal["dit", "llama"] = "dit"  # llama for variants that need no time
+    width: int = Field(default=128, gt=0)
+    depth: int = Field(default=4, gt=0)
+    heads: int = Field(default=4, gt=0)
+    checkpointing: bool = False  # compute blocks twice, to save memory
+
+
+class HeadSettings(Strict):
+    """The flow head, for variants that have one."""
+
+    width: int = Field(default=128, gt=0)
+    depth: int = Field(default=2, gt=0)
+    draws: int = Field(default=1, gt=0)  # pairs of (s, noise) a token in training
+    patch: tuple[int, int] | None = None  # backbone tokens drawn jointly
+    share: float = Field(default=1.0, gt=0, le=1)  # of the tokens, those the head learns from at a step
+
+
+class SamplingSettings(Strict):
+    """How the model is sampled unless told otherwise; a variant takes what concerns it."""
+
+    steps: int | None = Field(default=16, gt=0)  # transitions; none for the variant's own
+    head_steps: int = Field(default=4, gt=0)  # solver steps of the head in each
+    guidance: float = 2.0  # 1 is none
+    schedule: Literal["constant", "rising", "falling"] = "constant"  # of the guidance, over the time
+    iterations: int | None = Field(default=None, gt=0)  # of masked variants; none for a token each
+    order: Literal["random", "raster", "confidence"] = "random"  # in which masked variants draw tokens
+    confidence_temperature: float = Field(default=1.0, ge=0)  # of the noise on the confidence, for that order
+    temperature: float = Field(default=1.0, ge=0)  # of codes; 0 takes the likeliest
+    top_k: int | None = Field(default=None, gt=0)  # draw from so many of the likeliest codes
+    top_p: float | None = Field(default=None, gt=0, le=1)  # draw from the likeliest codes of this probability
+
+    def arguments(self, solver: Callable[[int], Solver] = Euler) -> dict[str, Any]:
+        """What `TextToImage.generate` takes of it."""
+        unmasking = Unmasking(self.iterations, self.order, self.confidence_temperature)
+        choice = Choice(self.temperature, self.top_k, self.top_p)
+        return {
+            "steps": self.steps,
+            "guidance": self.guidance,
+            "schedule": GUIDANCE_SCHEDULES[self.schedule],
+            "decoding": Decoding(solver(self.head_steps), unmasking=unmasking, choice=choice),
+        }
+
+
+class TrainedRecipe(Strict):
+    """A generator, its training and its sampling; where its data comes from is said by those that build on it."""
+
+    train: TrainConfig
+    variant: str = Field(description="a row of `tmatch variants`")
+    patch: tuple[int, int] = Field(default=(2, 2), description="what a token covers, in latent (or real) pixels")
+    backbone: BackboneSettings = BackboneSettings()
+    head: HeadSettings = HeadSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    drop: float = Field(default=0.1, ge=0, le=1, description="share of captions left empty, for guidance")
+
+    @field_validator("variant")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        variant(name)
+        return name
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        row = variant(self.variant)
+        if row.codes and self.patch != (1, 1):
+            raise ValueError(f"'{self.variant}' draws codes, each a token by itself: set patch to (1, 1).")
+        if self.backbone.kind == "llama" and row.timed:
+            raise ValueError(f"'{self.variant}' needs a backbone that reads the time: set backbone.kind to dit.")
+        if self.backbone.kind == "llama" and self.backbone.checkpointing:
+            raise ValueError("A Llama has no checkpointing: leave it out, or set backbone.kind to dit.")
+        try:
+            row.parametrization.check_grid(row.times.grid(self.sampling.steps), row.times)
+        except ValueError as error:
+            raise ValueError(f"{error} For the variant's own steps: --sampling.steps None.") from error
+        return self
+
+    def network(self, shape: Shape, condition_width: int, codes: int | None = None) -> Model:
+        """The model of states of a shape, with weights from the generator as it stands."""
+        row, channels, own = variant(self.variant), shape[-1], self.head
+        if row.codes != (codes is not None):
+            kind = "codes: give a discrete autoencoder" if row.codes else "latents: give a continuous autoencoder"
+            raise ValueError(f"'{self.variant}' draws {kind}, one of the package's or the folder of a run.")
+        iterations, tokens = self.sampling.iterations, shape[0] * shape[1]
+        if iterations is not None and iterations > tokens:
+            raise ValueError(f"There are {tokens} tokens a picture, and sampling.iterations is {iterations}: lower it.")
+        backbone = self._backbone(self.backbone.width if row.embeds else channels, condition_width, row.timed)
+        head = HeadConfig(own.width, own.depth, own.patch, own.draws, share=own.share, codes=codes)
+        return row.build(backbone, channels, head)
+
+    def _backbone(self, channels: int, condition_width: int, timed: bool) -> nn.Module:
+        own = self.backbone
+        if own.kind == "llama":
+            return Llama(channels, own.width, own.depth, own.heads, condition_width)
+        return DiT(
+            channels, own.width, own.depth, own.heads, condition_width, timed=timed, checkpointing=own.checkpointing
+        )
+
+    def fit(
+        self, task: GeneratorTask, out: Path, draw: "Draw", begin: Callable[[], None], progress: bool
+    ) -> GeneratorTask | None:
+        """Train a task, or go on; the averaged one, once it is finished and its weights are written.
+
+        `begin` is called when it is clear that the run in `out` is this one.
+        """
+
+        def preview(task: Task) -> Tensor:
+            assert isinstance(task, GeneratorTask)
+            return draw(task.model, task.encoder)
+
+        trainer = Trainer(task, self.train, out, about=self, preview=preview)
+        trainer.resume()
+        begin()
+        if trainer.step < self.train.steps:  # what an earlier, shorter run left is no longer the newest
+            for name in ("model.safetensors", "result.json"):
+                (out / name).unlink(missing_ok=True)
+        if not trainer.run(progress=progress):
+            return None
+        checkpoint.write_tensors(out / "model.safetensors", trainer.ema.state_dict())
+        assert isinstance(trainer.ema, GeneratorTask)
+        return trainer.ema
+
+
+Draw = Callable[[Model, TextEncoder], Tensor]
+"""A sheet of pictures by a model and the text encoder trained with it."""
