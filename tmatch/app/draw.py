@@ -119,7 +119,7 @@ def generate(
         each, seeds, **settings.arguments(SOLVERS[solver]), negative=negative, batch_size=batch_size,
         progress=sys.stderr.isatty(), keep_path=path,
     )  # fmt: skip
-    _tell(each, seeds, drawn, recipe.data.checkable(1) is not None)
+    _tell(each, seeds, drawn, recipe.checkable(1) is not None)
     _write(out, each, seeds, drawn)
     if path:
         _write_path(out, drawn)
@@ -236,7 +236,7 @@ def evaluate(
     """
     whole("The number of prompts", prompts)
     pipeline, recipe = load_model(model)
-    pictures = recipe.data.checkable(prompts, split)
+    pictures = recipe.checkable(prompts, split)
     if pictures is None:
         raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
     settings = how.settings(recipe.sampling)

@@ -1,19 +1,33 @@
 """Pictures to states and back: an autoencoder, where there is one, and patches."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 
-from tmatch.data.autoencoder import Autoencoder
 from tmatch.data.captioned import CaptionedPictures
-from tmatch.data.codes import CodeAutoencoder
 from tmatch.patch import Patchify
 from tmatch.tensors import State
+
+
+class LatentSpace(Protocol):
+    """An autoencoder: latents (n, channels, height, width) of pictures in [0, 1], and back."""
+
+    @property
+    def codes(self) -> int | None:
+        """How many codes there are, where latents are made of them."""
+
+    def encode(self, pictures: Tensor, /) -> Tensor:
+        """The latents of pictures."""
+
+    def decode(self, latents: Tensor, /) -> Tensor:
+        """The pictures of latents."""
 
 
 class Codec(nn.Module):
     """State = patches of the latent; without an autoencoder, of the pixels in [-1, 1]."""
 
-    def __init__(self, patch: Patchify, autoencoder: Autoencoder | CodeAutoencoder | None = None) -> None:
+    def __init__(self, patch: Patchify, autoencoder: LatentSpace | None = None) -> None:
         super().__init__()
         self.patch = patch
         self.autoencoder = autoencoder

@@ -14,6 +14,8 @@ from tmatch.text import TextEncoder
 class PretrainedText(TextEncoder):
     """The last hidden states of a text encoder, one vector a token; of a caption at most `longest` tokens are read."""
 
+    frozen = True
+
     def __init__(self, network: nn.Module, tokenizer: Any, name: str, longest: int) -> None:  # noqa: ANN401
         super().__init__()
         config: Any = network.config

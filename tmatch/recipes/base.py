@@ -8,10 +8,11 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from tmatch.backbone import DiT, Llama
+from tmatch.data import ShapePictures
 from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Choice, Decoding, Unmasking
 from tmatch.model import Model
-from tmatch.recipes.settings import Strict
+from tmatch.recipes.settings import Split, Strict
 from tmatch.solver import Euler, Solver
 from tmatch.text import TextEncoder
 from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
@@ -98,6 +99,10 @@ class TrainedRecipe(Strict):
         except ValueError as error:
             raise ValueError(f"{error} For the variant's own steps: --sampling.steps None.") from error
         return self
+
+    def checkable(self, count: int, split: Split = "test") -> ShapePictures | None:
+        """Captions of which an exact checker can tell whether a picture satisfies them, where there is one."""
+        return None
 
     def network(self, shape: Shape, condition_width: int, codes: int | None = None) -> Model:
         """The model of states of a shape, with weights from the generator as it stands."""

@@ -10,13 +10,13 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from tmatch.data import Codec, InMemory
+from tmatch.data import Codec, InMemory, ShapePictures
 from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
 from tmatch.patch import Patchify
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
 from tmatch.recipes.base import Shape, TrainedRecipe
-from tmatch.recipes.settings import AnyData, Data, Strict
+from tmatch.recipes.settings import AnyData, Data, Split, Strict
 from tmatch.sample import TextToImage
 from tmatch.text import WordEncoder
 from tmatch.train import Captioned, GeneratorTask, checkpoint
@@ -54,6 +54,9 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
     def codec(self, out: Path) -> Codec:
         """Pictures to states, as the run in `out` does it."""
         return Codec(Patchify(self.patch), open_autoencoder(self.autoencoder, out))
+
+    def checkable(self, count: int, split: Split = "test") -> ShapePictures | None:
+        return self.data.checkable(count, split)
 
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights, and measure them where there is a measure.
@@ -94,12 +97,19 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
     def _measure(self, pipeline: TextToImage, out: Path) -> dict[str, Any]:
         """What the finished run has to show, written beside its weights."""
         result: dict[str, Any] = {"weights": "model.safetensors"}
-        prompts = self.data.checkable(self.held_out)
+        prompts = self.checkable(self.held_out)
         if prompts is not None:
             measured = captions_satisfied(pipeline, prompts, **self.sampling.arguments())
             result |= {key: value for key, value in measured.record().items() if key != "seconds"}
         checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
+
+
+def describe(recipe: GeneratorRecipe[Any], pipeline: TextToImage, out: Path) -> None:
+    """Write all that is needed, beside the weights, to build the networks again."""
+    assert isinstance(pipeline.encoder, WordEncoder)
+    about = About(recipe=recipe, shape=pipeline.shape, vocabulary=pipeline.encoder.vocabulary)
+    checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n")
 
 
 class About(Strict):
@@ -109,9 +119,6 @@ class About(Strict):
     shape: tuple[PositiveInt, PositiveInt, PositiveInt]
     vocabulary: tuple[str, ...]
 
-
-def describe(recipe: GeneratorRecipe[Any], pipeline: TextToImage, out: Path) -> None:
-    """Write all that is needed, beside the weights, to build the networks again."""
-    assert isinstance(pipeline.encoder, WordEncoder)
-    about = About(recipe=recipe, shape=pipeline.shape, vocabulary=pipeline.encoder.vocabulary)
-    checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n")
+    def pipeline(self, folder: Path) -> TextToImage:
+        """The networks of the run in a folder, with other weights."""
+        return self.recipe.build(self.recipe.codec(folder), self.shape, self.vocabulary)

@@ -1,5 +1,6 @@
 """Trained models: those that come with the package, and those that runs leave behind."""
 
+import json
 import shutil
 from difflib import get_close_matches
 from importlib.resources import files
@@ -10,8 +11,9 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from tmatch.recipes.generator import About, GeneratorRecipe, describe
+from tmatch.recipes.generator import About, GeneratorRecipe
 from tmatch.recipes.settings import Data
+from tmatch.recipes.shards import AboutShards, ShardRecipe
 from tmatch.sample import TextToImage
 from tmatch.train import checkpoint
 
@@ -20,40 +22,47 @@ MODELS = tuple(sorted(folder.parent.name for folder in _PACKAGE.glob("*/model.js
 """The models that come with the package."""
 
 
-def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data]]:
+def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data] | ShardRecipe]:
     """A model by the name of one that comes with the package or by the folder of a run, and the recipe that made it.
 
     The averaged weights: those of the finished run, or of its newest checkpoint while it goes on.
     """
     folder = _folder(name)
     try:
-        about = About.model_validate_json((folder / "model.json").read_bytes())
+        about = _about((folder / "model.json").read_bytes())
     except ValidationError as error:
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
         raise ValueError(f"{folder / 'model.json'} does not describe a model of this version ({reason}).") from error
-    recipe = about.recipe
-    pipeline = recipe.build(recipe.codec(folder), about.shape, about.vocabulary)
+    pipeline = about.pipeline(folder)
     weights = weights_of(name)
     try:
         tensors = {name: tensor.float() for name, tensor in load_file(weights).items()}
-        networks = torch.nn.ModuleDict({"model": pipeline.model, "encoder": pipeline.encoder})
-        networks.load_state_dict(tensors)
+        pipeline.trained().load_state_dict(tensors)
     except SafetensorError as error:
         raise ValueError(f"{weights} is damaged ({error}); copy it again, or train it anew.") from error
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()
         raise ValueError(f"{weights} is of another architecture than its model.json says: {reason}") from error
-    return pipeline.requires_grad_(False).eval(), recipe
+    return pipeline.requires_grad_(False).eval(), about.recipe
 
 
 def export(name: str, out: Path, dtype: torch.dtype = torch.float16) -> None:
     """Write a model as a folder of its own, in half precision: what the package's weights are."""
-    pipeline, recipe = load_model(name)
-    describe(recipe, pipeline, out)
+    pipeline = load_model(name)[0]
+    checkpoint.write_bytes(out / "model.json", (_folder(name) / "model.json").read_bytes())
     if (_folder(name) / "autoencoder").is_dir():
         shutil.copytree(_folder(name) / "autoencoder", out / "autoencoder", dirs_exist_ok=True)
-    networks = torch.nn.ModuleDict({"model": pipeline.model, "encoder": pipeline.encoder})
-    checkpoint.write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in networks.state_dict().items()})
+    weights = pipeline.trained().state_dict()
+    checkpoint.write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
+
+
+def _about(text: bytes) -> About | AboutShards:
+    """What model.json says; that of a model of shards names its text encoder."""
+    try:
+        shards = "text" in json.loads(text)
+    except (ValueError, TypeError):  # it is not JSON, or no object: the validation says so
+        shards = False
+    return (AboutShards if shards else About).model_validate_json(text)
 
 
 def _folder(name: str) -> Path:

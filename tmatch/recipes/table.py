@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tmatch.recipes.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
-from tmatch.recipes.base import BackboneSettings, SamplingSettings
+from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
 from tmatch.recipes.generator import GeneratorRecipe
 from tmatch.recipes.settings import FolderData, ShapesData
+from tmatch.recipes.shards import ShardRecipe
 from tmatch.train import TrainConfig
 
-Recipe = AutoencoderRecipe[Any] | GeneratorRecipe[Any]
+Recipe = AutoencoderRecipe[Any] | GeneratorRecipe[Any] | ShardRecipe
 
 
 def _shapes_training(steps: int) -> TrainConfig:
@@ -51,6 +52,24 @@ def folder_dtm() -> GeneratorRecipe[FolderData]:
     )
 
 
+def _shards(variant: str, about: str) -> Callable[[], ShardRecipe]:
+    """A small recipe of one variant on shards: some 5M parameters, hours of a CPU."""
+
+    def recipe() -> ShardRecipe:
+        train = TrainConfig(
+            steps=40_000, batch=64, learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=500, cooldown=0.3,
+            ema=0.999, validate_every=1000, preview_every=1000, seed=1,
+        )  # fmt: skip
+        backbone = BackboneSettings(width=192, depth=6, heads=6)
+        return ShardRecipe(
+            train=train, variant=variant, backbone=backbone, head=HeadSettings(width=192, depth=3),
+            sampling=SamplingSettings(guidance=3.0),
+        )  # fmt: skip
+
+    recipe.__doc__ = about
+    return recipe
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-fm": _shapes("fm", 25_000, "Flow matching on the latents of `shapes`."),
     "shapes-dtm": _shapes("dtm", 20_000, "DTM on the latents of `shapes`, as in the paper."),
@@ -80,5 +99,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-codes-autoencoder": shapes_codes_autoencoder,
     "folder-dtm": folder_dtm,
     "folder-autoencoder": folder_autoencoder,
+    "shards-fm": _shards("fm", "Flow matching on what `tmatch prepare` made: set shards."),
+    "shards-dtm": _shards("dtm", "DTM on what `tmatch prepare` made, as in the paper: set shards."),
+    "shards-dtm-mean": _shards("dtm-mean", "DTM with a mean read-out on what `tmatch prepare` made: set shards."),
 }  # fmt: skip
 """A function for each name, that returns the whole configuration."""

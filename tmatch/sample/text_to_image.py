@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,10 +38,15 @@ class TextToImage(nn.Module):
         self.codec = codec
         self.shape = shape
 
+    def trained(self) -> nn.ModuleDict:
+        """The parts whose weights a run writes."""
+        parts: dict[str, nn.Module] = {"model": self.model}
+        return nn.ModuleDict(parts if self.encoder.frozen else {**parts, "encoder": self.encoder})
+
     @torch.no_grad()
     def generate(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Any],
         seeds: Sequence[int],
         *,
         steps: Steps | None = None,
@@ -54,13 +60,14 @@ class TextToImage(nn.Module):
     ) -> Pictures:
         """A picture for each prompt and its seed; `guidance` pushes away from the `negative` prompt.
 
-        It acts by a `schedule` over the time. `decoding` says how to draw; its own guidance is not used.
+        A prompt is a text, or what else the encoder reads. Guidance acts by a `schedule` over the time. `decoding` says
+        how to draw; its own guidance is not used.
         """
-        if not prompts or any(not prompt.strip() for prompt in prompts):
+        if len(prompts) == 0 or any(isinstance(prompt, str) and not prompt.strip() for prompt in prompts):
             raise ValueError("A prompt is empty; say what to draw, such as 'a red circle'.")
         if len(seeds) != len(prompts):
             raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
-        scale = ClassifierFreeGuidance(self.encoder([negative]), guidance, schedule=schedule)
+        scale = ClassifierFreeGuidance(self.encoder([negative or self.encoder.empty]), guidance, schedule=schedule)
         condition = self.encoder(prompts)
         decoding = replace(decoding, guidance=scale)
         result = generate(

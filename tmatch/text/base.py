@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -13,6 +13,8 @@ class TextEncoder(nn.Module, ABC):
     """Turns captions into a condition `width` wide; that of the empty caption is the null condition of guidance."""
 
     width: int
+    frozen: ClassVar[bool] = False
+    """Whether it was trained before, elsewhere."""
 
     @property
     def empty(self) -> Any:  # noqa: ANN401

@@ -13,6 +13,8 @@ from tmatch.text.base import TextEncoder
 class EmbeddedText(TextEncoder):
     """Takes the tokens (length, width) that a frozen encoder made of captions; `null` are those of the empty one."""
 
+    frozen = True
+
     def __init__(self, null: Tensor) -> None:
         super().__init__()
         self.width = null.shape[-1]

@@ -1,0 +1,93 @@
+"""Training on shards."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from tiny import save_kl_autoencoder, save_text_encoder
+
+from tmatch.app.cli import main
+from tmatch.recipes import load_model
+from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.recipes.shards import ShardRecipe
+from tmatch.train import TrainConfig
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "pictures").mkdir()
+    lines = []
+    for k in range(24):
+        size, colour = ((20, 20), (30, 18))[k % 3 == 0], ("red", "blue")[k % 2]
+        Image.new("RGB", size, colour).save(folder / "pictures" / f"{k}.png")
+        lines.append(json.dumps({"file_name": f"{k}.png", "text": f"a {colour} square"}))
+    (folder / "pictures" / "metadata.jsonl").write_text("\n".join(lines))
+    kl, text = save_kl_autoencoder(folder / "kl"), save_text_encoder(folder / "text")
+    encoders = ["--autoencoder", str(kl), "--text", str(text)]
+    sizes = ["--size", "16", "--multiple", "4", "--crop", "buckets", "--chunk", "7"]
+    main(["prepare", str(folder / "pictures"), "--out", str(folder / "shards"), *encoders, *sizes])
+    return folder
+
+
+def recipe(shards: Path, variant: str = "dtm", **train: object) -> ShardRecipe:
+    return ShardRecipe(
+        train=TrainConfig.model_validate({"steps": 6, "batch": 4, "device": "cpu", "validate_every": 3, **train}),
+        variant=variant,
+        shards=shards / "shards",
+        validation=shards / "shards",
+        backbone=BackboneSettings(width=16, depth=1, heads=2),
+        head=HeadSettings(width=16, depth=1),
+        sampling=SamplingSettings(steps=2, head_steps=1),
+    )
+
+
+@pytest.mark.parametrize("variant", ["fm", "dtm-mean"])
+def test_a_run_on_shards_is_sampled_by_its_encoders(variant: str, shards: Path, tmp_path: Path) -> None:
+    result = recipe(shards, variant, preview_every=6).run(tmp_path / "run")
+    assert result == {"weights": "model.safetensors", "samples": 24}
+    assert list((tmp_path / "run").rglob("*.png"))
+    pipeline, made_by = load_model(str(tmp_path / "run"))
+    assert made_by == recipe(shards, variant, preview_every=6)
+    assert pipeline.shape == (4, 4, 16), "the most common size, in tokens of 2 x 2 x 4"
+    one, other = (pipeline.generate(["a red square"], [seed], guidance=2.0, steps=2).images for seed in (0, 1))
+    assert one.shape == (1, 3, 16, 16)
+    assert not torch.equal(one, other)
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_bits(shards: Path, tmp_path: Path) -> None:
+    def stopped(out: Path, *moments: int) -> bytes:
+        for moment in moments:
+            shorter = recipe(shards, steps=moment)
+            shorter.run(out)
+        return (out / "model.safetensors").read_bytes()
+
+    assert stopped(tmp_path / "whole", 6) == stopped(tmp_path / "parts", 1, 3, 6)
+    losses = [(tmp_path / run / "losses.jsonl").read_text() for run in ("whole", "parts")]
+    assert losses[0] == losses[1]
+
+
+def test_workers_and_accumulation_change_no_sample(shards: Path, tmp_path: Path) -> None:
+    losses = []
+    for name, workers, accumulate in (("plain", 0, 1), ("workers", 2, 1), ("parts", 0, 2)):
+        changed = recipe(shards, accumulate=accumulate).model_copy(update={"workers": workers})
+        changed.run(tmp_path / name)
+        lines = (tmp_path / name / "losses.jsonl").read_text().splitlines()
+        losses.append(torch.tensor([json.loads(line)["loss"] for line in lines]))
+    assert torch.equal(losses[0], losses[1])
+    torch.testing.assert_close(losses[0], losses[2], rtol=1e-5, atol=1e-5)
+
+
+def test_stale_encoders_and_tokens_that_do_not_fit_are_refused(shards: Path, tmp_path: Path) -> None:
+    recipe(shards, steps=1).run(tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "model.json").read_text())
+    about["text"]["digest"] = "0" * 64
+    (tmp_path / "run" / "model.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="has other weights than the model was trained with"):
+        load_model(str(tmp_path / "run"))
+    with pytest.raises(ValueError, match="do not fill: set patch"):
+        recipe(shards).model_copy(update={"patch": (4, 4)}).run(tmp_path / "patch")
+    with pytest.raises(ValueError, match="holds no finished shards"):
+        recipe(tmp_path).run(tmp_path / "none")

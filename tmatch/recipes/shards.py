@@ -1,0 +1,140 @@
+"""Training a text-to-image generator on the shards that `tmatch prepare` makes."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from tmatch.data import Codec, InMemory
+from tmatch.data.pictures import grid
+from tmatch.model import Model
+from tmatch.patch import Patchify
+from tmatch.prepare.shards import AutoencoderIdentity, ShardSet, TextIdentity
+from tmatch.prepare.stream import StreamedStates
+from tmatch.pretrained import digest, load_autoencoder, load_text_encoder
+from tmatch.recipes.base import TrainedRecipe
+from tmatch.recipes.settings import Strict
+from tmatch.sample import TextToImage
+from tmatch.text import EmbeddedText, TextEncoder
+from tmatch.train import Captioned, GeneratorTask, checkpoint
+
+PREVIEWS = 16
+
+
+class ShardRecipe(TrainedRecipe):
+    """Everything about a run on shards; no other key is taken. Encoders are those of the shards, and not trained."""
+
+    shards: Path = Field(default=Path("shards"), description="a folder that `tmatch prepare` made")
+    validation: Path | None = Field(default=None, description="another, of pictures that are not trained on")
+    validation_images: int = Field(default=256, gt=0, description="pictures of the validation loss")
+    window: int = Field(default=8, gt=0, description="shards that are mixed with each other")
+    workers: int = Field(default=0, ge=0, description="processes that read ahead")
+
+    def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
+        """Train, or go on training; then write the averaged weights.
+
+        The answer is None where the run was interrupted; the same call goes on.
+        """
+        training = ShardSet(self.shards)
+        validation = None if self.validation is None else ShardSet(self.validation)
+        about = self.about(training, validation)
+        device, encoder = self.train.place(), EmbeddedText(training.null())
+        held_out = None if validation is None else self._held_out(validation, self.validation_images, device)
+        shown = held_out or self._held_out(training, PREVIEWS, device)
+        with torch.random.fork_rng():  # the caller's own generator stays as it is
+            torch.manual_seed(self.train.seed)
+            model = self.network(about.shape, encoder.width)
+        states = StreamedStates(self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device)
+        preview = Preview(about, shown.captions[:PREVIEWS])
+        finished = self.fit(
+            GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
+            lambda: checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"), progress,
+        )  # fmt: skip
+        if finished is None:
+            return None
+        result = {"weights": "model.safetensors", "samples": len(training)}
+        checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+        return result
+
+    def about(self, training: ShardSet, validation: ShardSet | None) -> "AboutShards":
+        """What the model is: its states have the most common size."""
+        settings = training.manifest.settings
+        if validation is not None:
+            validation.require(settings.autoencoder.model_dump(), settings.text.model_dump())
+        sizes: Counter[tuple[int, int]] = Counter()
+        for shard in training.manifest.shards:
+            sizes[shard.size] += shard.samples
+        for height, width in sorted(sizes):
+            if height % self.patch[0] or width % self.patch[1]:
+                raise ValueError(
+                    f"Latents of {self.shards} are {height} x {width}, which tokens of {self.patch[0]} x "
+                    f"{self.patch[1]} do not fill: set patch, or prepare the data with another --multiple."
+                )
+        height, width = sizes.most_common(1)[0][0]
+        rows, columns = height // self.patch[0], width // self.patch[1]
+        shape = (rows, columns, settings.autoencoder.channels * self.patch[0] * self.patch[1])
+        return AboutShards(recipe=self, shape=shape, autoencoder=settings.autoencoder, text=settings.text)
+
+    def _held_out(self, shards: ShardSet, count: int, device: torch.device) -> Captioned:
+        """The first samples of one size, in memory."""
+        size = shards.manifest.shards[0].size
+        latents: list[Tensor] = []
+        captions: list[Tensor] = []
+        for number, shard in enumerate(shards.manifest.shards):
+            if shard.size == size and len(latents) < count:
+                samples = shards.read(number)
+                for k in range(min(len(samples), count - len(latents))):
+                    latents.append(samples.latents[k])
+                    captions.append(samples.caption(k, 0))
+        states = Patchify(self.patch).encode(torch.stack(latents).float().to(device))
+        return Captioned(InMemory(states), captions)
+
+
+class AboutShards(Strict):
+    """What a model of shards is, beside its weights: the encoders that its shards were made with are part of it."""
+
+    recipe: ShardRecipe
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    autoencoder: AutoencoderIdentity
+    text: TextIdentity
+
+    def codec(self) -> Codec:
+        """Latents to pictures."""
+        autoencoder = load_autoencoder(self.autoencoder.name)
+        _require_same(self.autoencoder.name, self.autoencoder.digest, digest(autoencoder.network))
+        return Codec(Patchify(self.recipe.patch), autoencoder)
+
+    def pipeline(self, folder: Path) -> TextToImage:
+        """The networks of a run, with other weights."""
+        encoder = load_text_encoder(self.text.name, self.text.longest)
+        _require_same(self.text.name, self.text.digest, digest(encoder.network))
+        return TextToImage(self.recipe.network(self.shape, encoder.width), encoder, self.codec(), self.shape)
+
+
+def _require_same(name: str, then: str, now: str) -> None:
+    if then != now:
+        raise ValueError(f"{name} has other weights than the model was trained with; give it those, or train anew.")
+
+
+class Preview:
+    """Draws the captions of some samples, which are encoded already; the autoencoder is opened when it is needed."""
+
+    def __init__(self, about: AboutShards, captions: Sequence[Tensor]) -> None:
+        self.about = about
+        self.captions = captions
+
+    @cached_property
+    def codec(self) -> Codec:
+        """Latents to pictures."""
+        return self.about.codec().to(self.about.recipe.train.place())
+
+    def __call__(self, model: Model, encoder: TextEncoder) -> Tensor:
+        pipeline = TextToImage(model, encoder, self.codec, self.about.shape)
+        how = self.about.recipe.sampling.arguments()
+        return grid(pipeline.generate(self.captions, range(len(self.captions)), **how).images)
