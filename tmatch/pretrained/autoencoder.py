@@ -70,7 +70,7 @@ def load_autoencoder(name: str, dtype: torch.dtype = torch.float32) -> Pretraine
     with extra(f"The autoencoder {name}"):
         from diffusers import AutoencoderKL, AutoencoderTiny
     if _part(name, "encoder").is_file():
-        return PretrainedAutoencoder(_tiny(name, AutoencoderTiny).to(dtype), name)
+        return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name)
     try:
         kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
         kind = AutoencoderKL.load_config(name).get("_class_name")
