@@ -19,7 +19,7 @@ LAYERS = [
     {"model"},
     {"variants"},
     {"data", "text"},
-    {"train", "sample", "eval"},
+    {"train", "sample", "eval", "plan"},
     {"recipes"},
     {"app"},
 ]
