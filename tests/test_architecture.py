@@ -19,7 +19,7 @@ LAYERS = [
     {"model"},
     {"variants"},
     {"data", "text"},
-    {"train", "sample", "eval", "pretrained"},
+    {"train", "sample", "eval", "plan", "pretrained"},
     {"prepare"},
     {"recipes"},
     {"app"},

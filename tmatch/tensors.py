@@ -45,8 +45,8 @@ def require_shape(name: str, x: Tensor, shape: Sequence[int]) -> None:
 
 
 def require_finite(name: str, x: Tensor) -> None:
-    """Refuse NaN and infinity where data enters, before they turn every weight into NaN."""
-    if not torch.isfinite(x).all():
+    """Refuse NaN and infinity where data enters, before they turn every weight into NaN; meta tensors hold neither."""
+    if not x.is_meta and not torch.isfinite(x).all():
         bad = int((~torch.isfinite(x)).sum())
         raise ValueError(f"{name} holds {bad} non-finite values (NaN or infinity); clean the data before passing it.")
 

@@ -113,7 +113,8 @@ class Llama(nn.Module):
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
         context = self._context(text, batch, length)
-        if context.there is not None and bool(context.there.all()):
+        there = context.there
+        if there is not None and not there.is_meta and bool(there.all()):
             context.there = None
         room = context.text + length
         context.memories = memories(

@@ -1,0 +1,128 @@
+import json
+import resource
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import tmatch as tm
+from tmatch.plan import DEVICES, Device, Draw, Plan, Utilisation, plan, record, render, sampling
+from tmatch.plan.training import flops, parameters
+
+SHAPE, TEXT = (4, 4, 16), (5, 8)
+
+
+def model(name: str = "dtm") -> tm.Model:
+    with torch.device("meta"):
+        return tm.build(name, tm.DiT(16, 64, 2, 4, 8), 16, tm.HeadConfig(64, 1))
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    return plan(model(), SHAPE, 64, "H100 SXM", 4, 1000, text=TEXT, micro_batch=8)
+
+
+def test_the_papers_sizes_with_nothing_allocated() -> None:
+    with torch.device("meta"):
+        dit = tm.build("dtm", tm.DiT(16, 2048, 24, 16, 4096), 16)
+        llama = tm.build("fhtm-3", tm.Llama(16, 2048, 34, 16, 4096), 16)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for whole in (dit, llama):
+        assert parameters(whole)["backbone"] == pytest.approx(1.7e9, rel=0.05)
+        assert parameters(whole)["head"] == pytest.approx(40e6, rel=0.05)
+    forward_and_backward = flops(dit, (16, 16, 16), (128, 4096), 32)
+    # 6 a weight and token, but for keys and values of the text, which has half the tokens, and attention
+    assert sum(forward_and_backward.values()) == pytest.approx(6 * 1.7e9 * 256 * 32, rel=0.1)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; one copy takes 6,600,000
+
+
+def test_twice_the_gpus_take_half_the_days(small: Plan) -> None:
+    more = replace(small, gpus=8)
+    assert more.days == pytest.approx(small.days / 2)
+    assert more.gpu_hours == pytest.approx(small.gpu_hours)
+    assert more.images_a_second == pytest.approx(2 * small.images_a_second)
+    assert small.tokens_a_second == pytest.approx(16 * small.images_a_second)
+
+
+def test_a_step_takes_its_flops_at_the_utilisation_unless_reading_takes_longer(small: Plan) -> None:
+    swift = replace(small.device, bandwidth=1e30)
+    at_bound = replace(small, device=swift, utilisation=Utilisation(training=0.5))
+    assert at_bound.seconds_a_step == pytest.approx(sum(small.flops.values()) / (4 * 989.4e12 * 0.5), rel=1e-6)
+    slow = replace(small, device=replace(small.device, bandwidth=1e9))
+    assert slow.seconds_a_step == pytest.approx(2 * 2 * 2 * sum(small.parameters.values()) / 1e9)
+
+
+def test_a_batch_is_computed_in_parts(small: Plan) -> None:
+    own = Device("mine", 1e15, 5e14, 1e14, DEVICES["L40S"].memory, 1e12)
+    whole = plan(model(), SHAPE, 64, own, 4, 1000, text=TEXT, draw=Draw(steps=1))
+    assert (small.accumulate, small.micro_batch) == (2, 8)
+    assert (whole.accumulate, whole.micro_batch) == (1, 16)
+    assert sum(whole.flops.values()) == pytest.approx(sum(small.flops.values()), rel=0.01)
+    assert whole.activations[0].kept == pytest.approx(2 * small.activations[0].kept, rel=0.02)
+
+
+def test_what_fits_has_room_for_its_images(small: Plan) -> None:
+    for memory in small.memory.values():
+        assert small.fits(memory) == (small.largest_micro_batch(memory) >= small.micro_batch)
+    tiny = replace(small, device=replace(small.device, memory=1_000_000))
+    assert not any(tiny.fits(memory) for memory in tiny.memory.values())
+
+
+def test_a_backbone_without_checkpointing_says_so() -> None:
+    with torch.device("meta"):
+        causal = tm.build("fhtm-2", tm.Llama(16, 64, 1, 4, 8), 16, tm.HeadConfig(64, 1))
+    found = plan(causal, (2, 2, 16), 8, "RTX 4090", 1, 10, text=TEXT, draw=Draw(head_steps=1))
+    assert found.activations[1] is None
+    assert list(found.memory) == ["DDP", "FSDP2"]
+    assert "This backbone has no checkpointing." in render(found)
+
+
+def test_tokens_in_turn_wait_for_the_weights(small: Plan) -> None:
+    """A token's products are over before its weights are read."""
+    found = replace(small, sampling=sampling(model("artm-2"), SHAPE, TEXT, Draw(head_steps=1)))
+    _, _, tokens, *_ = found.sampling.calls
+    reading = tokens.count * 2 * tokens.each.weights / found.device.bandwidth
+    assert tokens.count == 2 * 15
+    assert found.drawing("backbone") >= reading > tokens.count * tokens.each.flops / (0.4 * 989.4e12)
+
+
+def test_a_plan_is_readable_and_json(small: Plan) -> None:
+    text, data = render(small), json.loads(json.dumps(record(small)))
+    for word in ("backbone", "FSDP2, checkpointing", "GPU-hours", "guided", "no less than"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= 120
+    assert data["gpu_hours"] == small.gpu_hours
+    assert data["memory_a_rank"]["DDP"]["total"] == small.memory["DDP"].total
+    assert data["drawing"]["evaluations"] == {"backbone": 32, "head": 128, "other": 0}
+
+
+class Nosy(tm.MLP):
+    """A backbone that looks at the numbers."""
+
+    def forward(self, x: Tensor, t: Tensor, condition: tm.Condition | None = None) -> Tensor:
+        return super().forward(x if bool(x.any()) else -x, t, condition)
+
+
+def test_a_network_that_looks_at_numbers_cannot_be_planned() -> None:
+    with torch.device("meta"):
+        nosy = tm.build("fm", Nosy((4, 4), 16), 16)
+    with pytest.raises(ValueError, match="Nosy looks at the numbers it computes, and a plan has none; plan with a DiT"):
+        plan(nosy, SHAPE, 8, "L40S", 1, 10)
+
+
+def test_bad_plans_are_refused() -> None:
+    with pytest.raises(ValueError, match=r'under `with torch.device\("meta"\):`'):
+        plan(tm.build("dtm", tm.DiT(16, 64, 2, 4), 16), SHAPE, 64, "H100 SXM", 4, 10)
+    with pytest.raises(ValueError, match="A batch of 10 does not divide among 4 GPUs; make it a multiple of 4"):
+        plan(model(), SHAPE, 10, "H100 SXM", 4, 10, text=TEXT)
+    with pytest.raises(ValueError, match="among 4 GPUs, 3 images at a time; make it a multiple of 12"):
+        plan(model(), SHAPE, 8, "H100 SXM", 4, 10, text=TEXT, micro_batch=3)
+    with pytest.raises(ValueError, match="Matrix products are in bfloat16, tf32, float32; got 'int8'"):
+        plan(model(), SHAPE, 8, "H100 SXM", 4, 10, text=TEXT, precision="int8")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no device 'H10'"):
+        plan(model(), SHAPE, 8, "H10", 4, 10, text=TEXT)
+    with pytest.raises(ValueError, match="The number of GPUs is a whole number"):
+        plan(model(), SHAPE, 8, "H100 SXM", 0, 10, text=TEXT)
+    with pytest.raises(ValueError, match="The utilisation in head is a share of the peak"):
+        Utilisation(head=1.5)

@@ -1,0 +1,73 @@
+"""What each rank must hold: all of it under DDP, a share of it under FSDP2."""
+
+from dataclasses import asdict, dataclass
+
+from torch import nn
+
+from tmatch.plan.devices import Precision, width
+from tmatch.plan.training import Activations
+
+FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank: float32 weights, gradients, AdamW's two moments and the averaged weights; and in use.
+
+    `copies` are weights as matrix products read them, and gradients as they come, where those are not the ones above.
+    """
+
+    weights: int
+    gradients: int
+    moments: int
+    average: int
+    copies: int
+    activations: int
+
+    @property
+    def states(self) -> int:
+        """What does not depend on what is computed."""
+        return self.weights + self.gradients + self.moments + self.average
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+def replicated(model: nn.Module, activations: Activations) -> Memory:
+    """DDP: every rank holds everything, and the copies are autocast's.
+
+    Gradients are views of DDP's buckets (`gradient_as_bucket_view=True`); else those would hold them once more.
+    """
+    return _states(model, 1, activations.copies, activations.peak)
+
+
+def sharded(model: nn.Module, activations: Activations, ranks: int, precision: Precision) -> Memory:
+    """FSDP2: every rank holds 1/N of the states, and gathers a block's weights when it is their turn."""
+    return _states(model, ranks, gathered(model, precision), activations.peak)
+
+
+def _states(model: nn.Module, ranks: int, copies: int, activations: int) -> Memory:
+    learnt = -(-sum(p.numel() for p in model.parameters() if p.requires_grad) // ranks)
+    weights = -(-sum(p.numel() for p in model.parameters()) // ranks)
+    return Memory(
+        weights=FLOAT32 * weights,
+        gradients=FLOAT32 * learnt,
+        moments=2 * FLOAT32 * learnt,
+        average=FLOAT32 * weights,
+        copies=copies,
+        activations=activations,
+    )
+
+
+def gathered(model: nn.Module, precision: Precision) -> int:
+    """Bytes of whole weights that FSDP2 has at a time, and of their gradients, in the precision of the products.
+
+    Each block of a list of blocks is a unit, of which one is computed and the next on its way; all else is the root's,
+    which stays.
+    """
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    within = {inner for part in lists for block in part for inner in block.modules()}
+    blocks = [sum(p.numel() for p in block.parameters()) for part in lists if part not in within for block in part]
+    root = sum(p.numel() for p in model.parameters()) - sum(blocks)
+    return 2 * width(precision) * (root + 2 * max(blocks, default=0))

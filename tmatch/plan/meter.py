@@ -1,0 +1,132 @@
+"""Measuring what is never computed, on the meta device: FLOPs, bytes alive, and weights read."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from tmatch.plan.gpu import AsOnGPU
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs, and how many weights are read for them."""
+
+    flops: int
+    weights: int
+
+
+def cost(call: Callable[[], object], networks: nn.Module) -> Cost:
+    """What a call costs, forward only."""
+    reads, counter = Reads(networks), FlopCounterMode(display=False)
+    with torch.no_grad(), counter, reads, AsOnGPU():
+        call()
+    return Cost(counter.get_total_flops(), reads.numbers)
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of the storages that were made and are still held, `now` and at the `peak`.
+
+    Views share a storage and count once, and what was there before does not count, so parameters are left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        given = {id(x.untyped_storage()) for x in tensors((args, *kwargs.values()))}
+        for x in tensors(out):
+            storage = x.untyped_storage()
+            if id(storage) not in given and id(storage) not in self._known:
+                self._known.add(id(storage))
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self._free, id(storage), storage.nbytes()).atexit = False
+        self.peak = max(self.peak, self.now)
+        return out
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+class Reads(TorchDispatchMode):
+    """Counts the `numbers` in those parameters of some networks that anything was computed from."""
+
+    def __init__(self, networks: nn.Module) -> None:
+        super().__init__()
+        self._sizes = {id(p.untyped_storage()): (p.untyped_storage(), p.numel()) for p in networks.parameters()}
+        self._read: set[int] = set()
+
+    @property
+    def numbers(self) -> int:
+        return sum(self._sizes[key][1] for key in self._read)
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401
+        kwargs = kwargs or {}
+        self._read |= {id(x.untyped_storage()) for x in tensors((args, *kwargs.values()))} & self._sizes.keys()
+        return func(*args, **kwargs)
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """All tensors in nested lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+
+
+def backward(loss: Tensor) -> None:
+    """`loss.backward()`, but inside the function modes that are on.
+
+    `Tensor.backward` takes those off while it runs, and checkpointing computes blocks again in there.
+    """
+    Variable._execution_engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
+@contextmanager
+def gradients(model: nn.Module) -> Iterator[None]:
+    """With a gradient on every parameter, as memory holds them, so that backward adds to them; then as it was."""
+    before = [(p, p.grad) for p in model.parameters()]
+    for p, _ in before:
+        p.grad = torch.empty_like(p) if p.requires_grad else None
+    try:
+        yield
+    finally:
+        for p, grad in before:
+            p.grad = grad
+
+
+@contextmanager
+def checkpointing(model: nn.Module, on: bool) -> Iterator[None]:
+    """With activation checkpointing on or off; then as it was."""
+    before = {part: part.checkpointing for part in checkpointed(model)}
+    for part in before:
+        part.checkpointing = on  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for part, was in before.items():
+            part.checkpointing = was
+
+
+def checkpointed(model: nn.Module) -> list[nn.Module]:
+    """The networks that have checkpointing to turn on."""
+    return [part for part in model.modules() if isinstance(getattr(part, "checkpointing", None), bool)]

@@ -1,0 +1,128 @@
+"""What a training step takes: parameters, FLOPs by part, and what is alive between forward and backward."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from tmatch.condition import Condition
+from tmatch.kernel import Kernel
+from tmatch.model import Model
+from tmatch.noise import Noise
+from tmatch.plan.devices import Precision
+from tmatch.plan.gpu import AsOnGPU
+from tmatch.plan.meter import Alive, backward, checkpointing, gradients
+
+Shape = Sequence[int]
+"""(*grid, channels) of a state."""
+Text = tuple[int, int]
+"""(length, width) of the text embedding of an image."""
+Parts = dict[str, int]
+"""A number for the backbone, one for the head, and one for what is in neither."""
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes: what forward `kept` for backward, the `peak` of the step, and the bfloat16 `copies` of weights beside it.
+
+    The peak has what backward makes on its way, the gradient of one weight at a time included, where the gradients
+    themselves, the weights and their copies have places of their own.
+    """
+
+    kept: int
+    peak: int
+    copies: int
+
+
+def parameters(model: Model) -> Parts:
+    """Numbers to learn, by part."""
+    backbone, head = (_size(part) for part in (model.kernel.backbone, model.kernel.head))
+    return {"backbone": backbone, "head": head, "other": _size(model) - backbone - head}
+
+
+def _size(module: nn.Module | None) -> int:
+    return 0 if module is None else sum(p.numel() for p in module.parameters())
+
+
+def condition_of(text: Text | None, batch: int) -> Condition | None:
+    """A text embedding of which only the shape is known."""
+    return None if text is None else Condition.dense(torch.empty(batch, *text, device="meta"))
+
+
+def loss_of(model: Model, shape: Shape, text: Text | None, batch: int) -> Tensor:
+    """Algorithm 1, on a batch of which only the shape is known."""
+    x_T = torch.empty(batch, *shape, device="meta")
+    return model.loss(x_T, Noise(range(batch), "meta"), condition_of(text, batch)).mean()
+
+
+def flops(model: Model, shape: Shape, text: Text | None, batch: int) -> Parts:
+    """Of forward and backward, by part, as FlopCounterMode counts them: two for each multiplication of a product.
+
+    Backward enters the backbone when the gradient of its output is complete, and by then has left what comes after.
+    Layers in neither network (read-outs, embeddings) are measured by themselves, and the head is what is left.
+    """
+    kernel, counter = model.kernel, FlopCounterMode(display=False)
+    marks: list[int] = []  # FLOPs so far when the backbone is entered and left, and entered again by backward
+    calls: list[tuple[nn.Module, tuple[Tensor, ...], bool]] = []  # of other layers, and whether before the backbone
+
+    def mark(*_: object) -> None:
+        marks.append(counter.get_total_flops())
+
+    def leave(_: nn.Module, args: object, h: Tensor) -> None:
+        mark()
+        if h.requires_grad:
+            h.register_hook(mark)
+
+    with ExitStack() as hooks:
+        for hook in (kernel.backbone.register_forward_pre_hook(mark), kernel.backbone.register_forward_hook(leave)):
+            hooks.callback(hook.remove)
+        for part in others(kernel):
+            note = part.register_forward_hook(lambda part, args, _: calls.append((part, args, not marks)))
+            hooks.callback(note.remove)
+        with counter, AsOnGPU(), gradients(model):
+            backward(loss_of(model, shape, text, batch))
+            mark()
+    assert len(marks) in (3, 4), "a kernel calls its backbone once in a loss"
+    backbone = marks[1] - marks[0] + marks[-1] - marks[-2 if len(marks) == 4 else -1]
+    alone = [(*_alone(part, args), before) for part, args, before in calls]
+    backbone -= sum(back for _, back, before in alone if before)  # backward gets there last
+    rest = marks[-1] - backbone
+    other = rest if kernel.head is None else sum(there + back for there, back, _ in alone)
+    return {"backbone": backbone, "head": rest - other, "other": other}
+
+
+def others(kernel: Kernel) -> list[nn.Module]:
+    """The layers that are neither in the backbone nor in the head."""
+    networks = [network for network in (kernel.backbone, kernel.head) if network is not None]
+    within = {part for network in networks for part in network.modules()}
+    return [part for part in kernel.modules() if part not in within and not list(part.children())]
+
+
+def _alone(part: nn.Module, args: tuple[Tensor, ...]) -> tuple[int, int]:
+    """FLOPs of a layer by itself, forward and backward."""
+    inputs = [x.detach().requires_grad_(x.requires_grad) for x in args]
+    with FlopCounterMode(display=False) as counter, gradients(part):
+        out = part(*inputs)
+        there = counter.get_total_flops()
+        if out.requires_grad:
+            backward(out)
+    return there, counter.get_total_flops() - there
+
+
+def activations(
+    model: Model, shape: Shape, text: Text | None, batch: int, precision: Precision, checkpoint: bool
+) -> Activations:
+    """What is alive in a step of a batch, beyond weights and gradients; each storage counts once, and parameters not.
+
+    Eager execution, by the sizes of tensors: an allocator's rounding and fragments come on top, and a compiler may keep
+    less.
+    """
+    alive, gpu = Alive(), AsOnGPU(autocast=precision == "bfloat16")
+    with checkpointing(model, checkpoint), gradients(model), alive, gpu:
+        loss = loss_of(model, shape, text, batch)
+        kept = alive.now - gpu.copies
+        backward(loss)
+    return Activations(kept, alive.peak - gpu.copies, gpu.copies)
