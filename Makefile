@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo test check tree install clean
 
-demo: .venv/installed
+demo: .venv/base
 	$(BIN)/python examples/text_to_image.py --out out/demo.png
 
 test: check
@@ -24,9 +24,13 @@ tree: .venv/installed
 install: .venv/installed
 
 # torch goes first and pinned: anything else that asks for it would fetch another build.
-.venv/installed: pyproject.toml constraints.txt
+.venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot]'
+	touch $@
+
+.venv/installed: .venv/base
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

@@ -154,6 +154,10 @@ def report(result: dict[str, Any]) -> str:
         head = row["head_steps"] if row["head_evaluations"] else ""
         shown = (row["model"], row["steps"], head, f"{row['captions_satisfied']:.3f}", row["milliseconds_an_image"])
         lines.append(f"| {' | '.join(map(str, shown))} |")
+    there = {row["model"] for row in result["within_1_percent"]}
+    for model in dict.fromkeys(row["model"] for row in rows):
+        if model not in there:
+            lines += ["", f"{model} does not come within 1% of it at any of its settings."]
     return "\n".join(lines) + "\n"
 
 

@@ -125,10 +125,28 @@ def test_bad_yaml_is_refused(text: str, words: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_config_counts_wherever_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("train: {stesp: 2}")
+    (tmp_path / "fine.yaml").write_text("train: {steps: 2}")
+    for order in (["--config", "my.yaml", "--out", "x", "shapes-fm"], ["shapes-fm", "--out", "x", "--config=my.yaml"]):
+        assert_refused(run("train", *order, cwd=tmp_path), "did you mean 'train.steps'?")
+    twice = ["--config", "fine.yaml", "--config", "my.yaml"]
+    assert_refused(run("train", "shapes-fm", "--out", "x", *twice, cwd=tmp_path), "did you mean 'train.steps'?")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "shapes-autoencodr", "--out", "x"], ["shapes-autoencoder"]),
+        (
+            ["train", "shapes-autoencodr", "--out", "x"],
+            ["no recipe 'shapes-autoencodr' (did you mean 'shapes-autoencoder'?)"],
+        ),
+        (["train", "shapes-dtm", "--out", "x", "--sampling.guidance", "nan"], ["sampling.guidance: ", "finite number"]),
+        (
+            ["train", "shapes-dtm", "--out", "x", "--train.learning-rate", "inf"],
+            ["train.learning_rate: ", "finite number"],
+        ),
+        (["train", "shapes-dtm", "--out", "x", "--backbone.width", "130"], ["130"]),
         (["train", "shapes-dtm", "--out", "x", "--train.step", "5"], ["--train.steps"]),
         (["train", "shapes-dtm", "--out", "x", "--train.steps", "five"], ["five"]),
         (
@@ -144,7 +162,7 @@ def test_bad_yaml_is_refused(text: str, words: str, tmp_path: Path) -> None:
         (["train", "shapes-dtm", "--out", "x", "--config", "none.yaml"], ["no file none.yaml"]),
         (["train", "folder-dtm", "--out", "x", "--data.folder", "nowhere"], ["nowhere has no metadata.jsonl"]),
         (["train", "shapes-dtm", "--out", "x", *SMALL, "--train.steps", "2", "--train.accumulate", "3"], ["3 parts"]),
-        (["varants"], ["variants"]),
+        (["varants"], ["no command 'varants' (did you mean 'variants'?)"]),
         (["generate", "a circle", "--out", "x.jpg"], ["written as PNG; call it x.png"]),
         (["generate"], ["Give a prompt"]),
         (["generate", ""], ["A prompt is empty"]),

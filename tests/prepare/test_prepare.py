@@ -71,10 +71,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_killed_and_started_again_it_writes_the_same_bytes(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(22)))
+    source = str(folder_of(tmp_path / "pictures", [*rows(22), ("bad.png", b"no picture", "a circle")]))
     manifest = preparation(source, tmp_path / "whole", encoders).run()
     assert manifest is not None
-    assert (manifest.samples, manifest.skipped, manifest.captions, manifest.captions_cut) == (22, 0, 26, 4)
+    assert (manifest.samples, manifest.skipped, manifest.captions, manifest.captions_cut) == (22, 1, 26, 4)
     expected = contents(tmp_path / "whole")
     for moment in range(0, 12, 3):
         again, calls = preparation(source, tmp_path / "killed", encoders), []
@@ -162,8 +162,8 @@ GOOD: dict[str, bytes] = {
 }
 BAD: dict[str, tuple[bytes, str]] = {
     "corrupt.png": (picture(1)[:100], "truncated"),
-    "empty.png": (b"", "cannot identify"),
-    "text.png": (b"not a picture", "cannot identify"),
+    "empty.png": (b"", "no picture"),
+    "text.png": (b"not a picture", "no picture"),
     "dot.png": (picture(1, (1, 1)), "too small"),
     "huge.png": (encoded(Image.new("1", (20_000, 20_000)), compress_level=9), "exceeds limit"),
 }

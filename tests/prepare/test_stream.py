@@ -12,11 +12,12 @@ from tmatch.prepare import Crop, Manifest, Settings, ShardSet
 from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Samples, Shard, write
 from tmatch.prepare.stream import Order, Stream, StreamedStates
 
+NETWORK = {"name": "", "precision": "float32", "digest": ""}
 SETTINGS = Settings.model_validate(
     {
         "source": "", "rows": 0, "crop": Crop(), "dtype": "float32", "chunk": 1, "batch": 1, "licence": "",
-        "autoencoder": {"name": "", "digest": "", "channels": 1, "factor": 8, "scale": 1.0, "shift": 0.0},
-        "text": {"name": "", "digest": "", "width": 2, "longest": 8},
+        "autoencoder": {**NETWORK, "channels": 1, "factor": 8, "scale": 1.0, "shift": 0.0},
+        "text": {**NETWORK, "width": 2, "longest": 8},
     }
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ def test_latents_are_the_mean_shifted_and_scaled_and_decoding_undoes_it(tmp_path
 
 
 def test_one_that_overflows_in_half_precision_is_upcast(tmp_path: Path) -> None:
-    half = load_autoencoder(str(save_kl_autoencoder(tmp_path / "kl")), torch.float16)
+    half = load_autoencoder(str(save_kl_autoencoder(tmp_path / "kl")), "float16")
     assert next(half.network.parameters()).dtype == torch.float32
     assert half.encode(torch.rand(1, 3, 8, 8)).dtype == torch.float32
 

@@ -1,6 +1,7 @@
 """Training on shards."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,25 @@ def test_workers_and_accumulation_change_no_sample(shards: Path, tmp_path: Path)
         losses.append(torch.tensor([json.loads(line)["loss"] for line in lines]))
     assert torch.equal(losses[0], losses[1])
     torch.testing.assert_close(losses[0], losses[2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_encoders_of_another_precision_are_found_again(precision: str, shards: Path, tmp_path: Path) -> None:
+    encoders = ["--autoencoder", str(shards / "kl"), "--text", str(shards / "text"), "--precision", precision]
+    main(["prepare", str(shards / "pictures"), "--out", str(tmp_path / "shards"), *encoders, "--size", "16"])
+    recipe(tmp_path, steps=1).run(tmp_path / "run")
+    assert load_model(str(tmp_path / "run"))[0].encoder.precision == precision
+
+
+def test_a_run_does_not_go_on_with_other_shards(shards: Path, tmp_path: Path) -> None:
+    shutil.copytree(shards / "shards", tmp_path / "shards")
+    recipe(tmp_path, steps=1).run(tmp_path / "run")
+    manifest = tmp_path / "shards" / "manifest.json"
+    changed = json.loads(manifest.read_text())
+    changed["shards"] = changed["shards"][1:]
+    manifest.write_text(json.dumps(changed))
+    with pytest.raises(ValueError, match="a run with another data contents"):
+        recipe(tmp_path, steps=2).run(tmp_path / "run")
 
 
 def test_stale_encoders_and_tokens_that_do_not_fit_are_refused(shards: Path, tmp_path: Path) -> None:

@@ -26,11 +26,18 @@ def test_the_empty_caption_is_the_null_condition() -> None:
     torch.testing.assert_close(f(["", "a circle"]).tokens[0, :1], f.null().tokens[0])
 
 
-def test_unknown_words_are_named_and_share_a_vector() -> None:
+def test_unknown_words_are_named_and_left_out() -> None:
     f = encoder()
     assert f.unknown("A red zebra and a Gnu") == ["zebra", "gnu"]
-    torch.testing.assert_close(f(["a zebra"]).tokens, f(["a gnu"]).tokens)
-    assert not torch.allclose(f(["a zebra"]).tokens, f(["a circle"]).tokens, atol=1e-3)
+    torch.testing.assert_close(f(["a zebra red gnu circle"]).tokens, f(["a red circle"]).tokens)
+    assert not torch.allclose(f(["a red circle"]).tokens, f(["a blue circle"]).tokens, atol=1e-3)
+
+
+def test_marks_and_capitals_change_nothing() -> None:
+    f = encoder()
+    torch.testing.assert_close(
+        f(["A (red) circle, and a blue square!"]).tokens, f(["a red circle and a blue square"]).tokens
+    )
 
 
 def test_every_parameter_gets_a_gradient() -> None:

@@ -1,10 +1,12 @@
 """The `tmatch` command."""
 
+import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr
+from difflib import get_close_matches
 from functools import partial, wraps
 from io import StringIO
 from itertools import pairwise
@@ -67,7 +69,7 @@ def variants(*, json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
 def train(arguments: Sequence[str]) -> Callable[..., None]:
     """The command that trains; its options have the defaults of a recipe, or of the `--config` file on top of it."""
     defaults = {name: recipe() for name, recipe in RECIPES.items()}
-    config, name = _config(arguments), "".join(arguments[1:2])
+    config, name = _config(arguments), _recipe(arguments)
     if config is not None and name in defaults:
         defaults[name] = with_file(defaults[name], config)
     about = {name: recipe.__doc__ or "" for name, recipe in RECIPES.items()}
@@ -92,13 +94,29 @@ def train(arguments: Sequence[str]) -> Callable[..., None]:
 
 
 def _config(arguments: Sequence[str]) -> Path | None:
-    """The value of `--config`, wherever it stands."""
+    """The value of `--config`, wherever it stands; the last one where there are several."""
+    found = None
     for argument, following in pairwise([*arguments, ""]):
         if argument == "--config" and following and not following.startswith("-"):
-            return Path(following)
+            found = Path(following)
         if argument.startswith("--config="):
-            return Path(argument.removeprefix("--config="))
-    return None
+            found = Path(argument.removeprefix("--config="))
+    return found
+
+
+def _recipe(arguments: Sequence[str]) -> str:
+    """The recipe to train, wherever it stands; one that is not there is refused, with the one that was meant."""
+    named = [word for before, word in pairwise(arguments) if word in RECIPES and before not in ("--out", "--config")]
+    first = "".join(arguments[1:2])
+    if arguments[:1] == ["train"] and first and not named and not first.startswith("-"):
+        raise ValueError(f"There is no recipe '{first}'{_meant(first, RECIPES)}; the recipes are {', '.join(RECIPES)}.")
+    return named[0] if named else ""
+
+
+def _meant(word: str, words: Iterable[str]) -> str:
+    """The nearest of some words, as a question."""
+    near = get_close_matches(word, list(words), n=1)
+    return f" (did you mean '{near[0]}'?)" if near else ""
 
 
 def version() -> None:
@@ -122,10 +140,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parsed(arguments: Sequence[str]) -> Callable[[], None]:
     """The command that was asked for, with its arguments, ready to run."""
+    arguments = list(arguments)
     commands: dict[str, Callable[..., None]] = {
         "generate": generate, "evaluate": evaluate, "train": train(arguments), "prepare": prepare,
         "variants": variants, "version": version,
     }  # fmt: skip
+    if arguments[0] not in commands and not arguments[0].startswith("-"):
+        hint = f"{_meant(arguments[0], commands)}; the commands are {', '.join(commands)}."
+        raise ValueError(f"There is no command '{arguments[0]}'{hint}")
     said = StringIO()
     try:
         with redirect_stderr(said):
@@ -171,6 +193,8 @@ def _sentence(error: Exception) -> int:
     text = str(error)
     if isinstance(error, ValidationError):
         text = "; ".join(": ".join(filter(None, (_setting(error, e), _reason(e)))) for e in error.errors())
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        text = "There is no space left on the disk; make room, and the same command goes on."
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename} cannot be used: {error.strerror}; give another place, or make room there."
     print(f"tmatch: {text}", file=sys.stderr)

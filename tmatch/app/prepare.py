@@ -9,11 +9,9 @@ from typing import Annotated, Literal
 import tyro
 
 from tmatch.prepare import Crop, Preparation, Settings, open_source, shared_work
-from tmatch.prepare.shards import DTYPES
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText, load_autoencoder, load_text_encoder
+from tmatch.pretrained.identity import Precision
 from tmatch.tensors import Device, place, whole
-
-Precision = Literal["float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,9 @@ class Encoding:
 
     def encoders(self) -> tuple[PretrainedAutoencoder, PretrainedText]:
         """Both networks, where they are to compute."""
-        where, precision = place(self.device), DTYPES[self.precision]
-        autoencoder = load_autoencoder(self.autoencoder, precision).to(where)
-        return autoencoder, load_text_encoder(self.text, self.longest, precision).to(where)
+        where = place(self.device)
+        autoencoder = load_autoencoder(self.autoencoder, self.precision).to(where)
+        return autoencoder, load_text_encoder(self.text, self.longest, self.precision).to(where)
 
     def cropping(self, factor: int) -> Crop:
         """The sizes of pictures, for an autoencoder that makes one of `factor` pixels."""

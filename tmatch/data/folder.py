@@ -54,14 +54,14 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{path}, line {number} is not JSON ({error}).") from error
         missing = [key for key in ("file_name", "text") if not isinstance(row, dict) or key not in row]
         if missing:
             raise ValueError(f"{path}, line {number} has no '{missing[0]}'; every line needs file_name and text.")
         for key in ("file_name", "text"):
-            if not isinstance(row[key], str):
-                raise ValueError(f"{path}, line {number}: '{key}' is not a text.")
+            if not isinstance(row[key], str) or not row[key].strip():
+                raise ValueError(f"{path}, line {number}: '{key}' is not a text, or an empty one.")
         rows.append(row)
     if not rows:
         raise ValueError(f"{path} lists no pictures.")

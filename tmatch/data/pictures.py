@@ -68,8 +68,10 @@ def read_picture(file: Path | BinaryIO) -> Image.Image:
             if upright.mode.startswith("I"):  # grey of 16 bits, which Pillow would clip
                 upright = upright.point(lambda value: value / 257, "L")
             rgba = upright.convert("RGBA")
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise ValueError(str(error)) from error
+    except UnidentifiedImageError as error:
+        raise ValueError("it is no picture of a known kind") from error
+    except Exception as error:  # damaged files make Pillow raise about anything
+        raise ValueError(str(error) or type(error).__name__) from error
     return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
 
 

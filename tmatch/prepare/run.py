@@ -17,9 +17,10 @@ from torch import Tensor
 
 from tmatch.data.pictures import cut, read_picture
 from tmatch.prepare.crop import Size
-from tmatch.prepare.shards import DTYPES, MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, write
+from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, write
 from tmatch.prepare.source import Source
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
+from tmatch.pretrained.identity import PRECISIONS
 from tmatch.train import checkpoint
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class Preparation:
             key = read.key
             image = read_picture(BytesIO(read.picture))
             pixels = (cut(image, *self.settings.crop.choose(image)) * 255).round().to(torch.uint8)
-        except (ValueError, MemoryError) as error:
+        except Exception as error:  # of one row, which must not end the run
             return Skipped(row=row, key=key, reason=str(error) or type(error).__name__)
         return Picture(row, pixels, read.captions)
 
@@ -136,12 +137,12 @@ class Preparation:
             self.autoencoder.encode(torch.stack([*part]).to(self.device).float() / 255).cpu()
             for part in _parts(pictures, self.settings.batch)
         ]
-        return torch.cat(encoded).to(DTYPES[self.settings.dtype])
+        return torch.cat(encoded).to(PRECISIONS[self.settings.dtype])
 
     def _conditions(self, pictures: Sequence[Picture]) -> list[list[Tensor]]:
         """The tokens of every caption of every picture."""
         captions = [caption for one in pictures for caption in one.captions]
-        dtype, tokens = DTYPES[self.settings.dtype], []
+        dtype, tokens = PRECISIONS[self.settings.dtype], []
         for part in _parts(captions, self.settings.batch):
             condition = self.text(part)
             rows = zip(condition.tokens, condition.mask, strict=True)
@@ -184,7 +185,9 @@ class Preparation:
             time.sleep(1)
         chunks = [chunk for chunk in done if chunk is not None]
         null = self.text.null()
-        checksum = write(self.out / NULL, {"text": null.tokens[0][null.mask[0]].to(DTYPES[self.settings.dtype]).cpu()})
+        checksum = write(
+            self.out / NULL, {"text": null.tokens[0][null.mask[0]].to(PRECISIONS[self.settings.dtype]).cpu()}
+        )
         skipped = [one.model_dump_json() for chunk in chunks for one in chunk.skipped]
         checkpoint.write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))
         manifest = Manifest.of(self.settings, chunks, checksum)

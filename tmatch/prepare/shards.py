@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from tmatch.prepare.crop import Crop
+from tmatch.pretrained.identity import Precision
 from tmatch.train import checkpoint
 
 MANIFEST = "manifest.json"
 NULL = "null.safetensors"
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class _Strict(BaseModel):
@@ -27,6 +27,7 @@ class Identity(_Strict):
     """Which network it was: the digest is of its weights."""
 
     name: str
+    precision: Precision
     digest: str
 
 
@@ -54,7 +55,7 @@ class Settings(_Strict):
     crop: Crop
     autoencoder: AutoencoderIdentity
     text: TextIdentity
-    dtype: Literal["float32", "float16", "bfloat16"]
+    dtype: Precision
     chunk: int
     batch: int
     licence: str
@@ -97,6 +98,10 @@ class Manifest(_Strict):
     skipped: int
     null: str  # checksum of the empty caption's file
     shards: tuple[Shard, ...]
+
+    def contents(self) -> str:
+        """A digest of all samples."""
+        return hashlib.sha256("".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
 
     @classmethod
     def of(cls, settings: Settings, chunks: Sequence[Chunk], null: str) -> "Manifest":

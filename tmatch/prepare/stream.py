@@ -82,21 +82,23 @@ class Stream:
         self.groups = [sizes[size] for size in sorted(sizes)]
         counts = [[shards.manifest.shards[number].samples for number in group] for group in self.groups]
         self.orders = [Order(count, seed, window) for count in counts]
-        self._drawn = lru_cache(None)(self._drawn_in)
+        self._blocks: list[tuple[list[int], list[int]]] = []
 
     def __len__(self) -> int:
         return len(self.shards)
 
-    def _drawn_in(self, block: int) -> tuple[list[int], list[int]]:
+    def _drawn(self, block: int) -> tuple[list[int], list[int]]:
         """The size of each step of a block, and how often each size was drawn before it."""
         shares = torch.tensor([order.total for order in self.orders], dtype=torch.float64).cumsum(0) / len(self)
-        before = torch.zeros(len(self.orders), dtype=torch.long)
-        if block:
-            drawn, earlier = self._drawn(block - 1)
-            before = torch.tensor(earlier) + torch.tensor(drawn).bincount(minlength=len(self.orders))
-        steps = torch.arange(block * BLOCK, (block + 1) * BLOCK)
-        chance = Noise.derive(self.seed, 0, steps, dtype=torch.float64).uniform()
-        return torch.bucketize(chance, shares[:-1], right=True).tolist(), before.tolist()
+        while len(self._blocks) <= block:
+            before = torch.zeros(len(self.orders), dtype=torch.long)
+            if self._blocks:
+                drawn, earlier = self._blocks[-1]
+                before = torch.tensor(earlier) + torch.tensor(drawn).bincount(minlength=len(self.orders))
+            steps = torch.arange(BLOCK) + len(self._blocks) * BLOCK
+            chance = Noise.derive(self.seed, 0, steps, dtype=torch.float64).uniform()
+            self._blocks.append((torch.bucketize(chance, shares[:-1], right=True).tolist(), before.tolist()))
+        return self._blocks[block]
 
     def places(self, step: int, size: int) -> list[tuple[int, Place]]:
         """The epoch and the sample of every place of a step's batch; shards as numbers of the set."""
@@ -115,7 +117,7 @@ class Stream:
         for epoch, (shard, sample) in mine:
             samples = self.shards.read(shard)
             latents.append(samples.latents[sample])
-            captions.append(samples.caption(sample, epoch))
+            captions.append(samples.caption(sample, epoch).clone())  # a view would take its whole shard along
             rows.append(samples.rows[sample])
         return Batch(torch.stack(latents), captions, torch.stack(rows))
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tmatch.pretrained.identity import digest, extra
+from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra
 
 
 class PretrainedAutoencoder(nn.Module):
@@ -19,13 +19,14 @@ class PretrainedAutoencoder(nn.Module):
     codes: ClassVar[None] = None
     """Its latents are continuous."""
 
-    def __init__(self, network: nn.Module, name: str) -> None:
+    def __init__(self, network: nn.Module, name: str, precision: Precision = "float32") -> None:
         super().__init__()
         config: Any = network.config
         half = next(network.parameters()).dtype == torch.float16
         self.network: Any = (network.float() if half and getattr(config, "force_upcast", False) else network).eval()
         self.requires_grad_(False)
         self.name = name
+        self.precision = precision
         self.scale = float(getattr(config, "scaling_factor", None) or 1.0)
         self.shift = float(getattr(config, "shift_factor", None) or 0.0)
         self.channels = int(config.latent_channels)
@@ -35,8 +36,8 @@ class PretrainedAutoencoder(nn.Module):
     def identity(self) -> dict[str, Any]:
         """What latents depend on."""
         return {
-            "name": self.name, "digest": digest(self.network), "channels": self.channels, "factor": self.factor,
-            "scale": self.scale, "shift": self.shift,
+            "name": self.name, "precision": self.precision, "digest": digest(self.network), "channels": self.channels,
+            "factor": self.factor, "scale": self.scale, "shift": self.shift,
         }  # fmt: skip
 
     @property
@@ -61,7 +62,7 @@ class PretrainedAutoencoder(nn.Module):
         return ((self.network.decode(z).sample.float() + 1) / 2).clamp(0, 1)
 
 
-def load_autoencoder(name: str, dtype: torch.dtype = torch.float32) -> PretrainedAutoencoder:
+def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedAutoencoder:
     """An autoencoder by its name on the hub, by its folder, or by the stem of a tiny one's two files.
 
     `vae/taesdxl` stands for vae/taesdxl_encoder.safetensors and vae/taesdxl_decoder.safetensors, as the authors of the
@@ -69,8 +70,9 @@ def load_autoencoder(name: str, dtype: torch.dtype = torch.float32) -> Pretraine
     """
     with extra(f"The autoencoder {name}"):
         from diffusers import AutoencoderKL, AutoencoderTiny
+    dtype = PRECISIONS[precision]
     if _part(name, "encoder").is_file():
-        return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name)
+        return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name, precision)
     try:
         kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
         kind = AutoencoderKL.load_config(name).get("_class_name")
@@ -82,7 +84,7 @@ def load_autoencoder(name: str, dtype: torch.dtype = torch.float32) -> Pretraine
             f"There is no autoencoder '{name}' to be had ({_first_line(error)}); give the name of one on the hub, a "
             "folder with its config.json and safetensors, or the stem of a tiny one's files."
         ) from error
-    return PretrainedAutoencoder(network, name)
+    return PretrainedAutoencoder(network, name, precision)
 
 
 def _part(stem: str, part: str) -> Path:

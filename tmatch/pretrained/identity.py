@@ -3,9 +3,14 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import nn
+
+PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""What encoders may compute in, and shards be written in."""
+Precision = Literal["float32", "float16", "bfloat16"]
 
 
 def digest(network: nn.Module) -> str:

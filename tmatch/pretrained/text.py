@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tmatch.condition import Condition
-from tmatch.pretrained.identity import digest, extra
+from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra
 from tmatch.text import TextEncoder
 
 
@@ -16,18 +16,29 @@ class PretrainedText(TextEncoder):
 
     frozen = True
 
-    def __init__(self, network: nn.Module, tokenizer: Any, name: str, longest: int) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        network: nn.Module,
+        tokenizer: Any,  # noqa: ANN401
+        name: str,
+        longest: int,
+        precision: Precision = "float32",
+    ) -> None:
         super().__init__()
         config: Any = network.config
         self.network: Any = network.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.name = name
+        self.precision = precision
         self.longest = longest
         self.width = int(config.hidden_size)
 
     def identity(self) -> dict[str, Any]:
         """What conditions depend on."""
-        return {"name": self.name, "digest": digest(self.network), "width": self.width, "longest": self.longest}
+        return {
+            "name": self.name, "precision": self.precision, "digest": digest(self.network), "width": self.width,
+            "longest": self.longest,
+        }  # fmt: skip
 
     def length(self, caption: str) -> int:
         """Tokens of a caption, read or not."""
@@ -42,7 +53,7 @@ class PretrainedText(TextEncoder):
         return Condition(tokens, words.attention_mask.bool())
 
 
-def load_text_encoder(name: str, longest: int = 128, dtype: torch.dtype = torch.float32) -> PretrainedText:
+def load_text_encoder(name: str, longest: int = 128, precision: Precision = "float32") -> PretrainedText:
     """A text encoder by its name on the hub or by its folder: of the T5 family, CLIP's, or any that `AutoModel` loads.
 
     No code of it is run, and only safetensors are read.
@@ -55,7 +66,7 @@ def load_text_encoder(name: str, longest: int = 128, dtype: torch.dtype = torch.
         kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # the T5 family, without its decoder
             kind = AutoModelForTextEncoding
-        network = kind.from_pretrained(name, dtype=dtype, use_safetensors=True)
+        network = kind.from_pretrained(name, dtype=PRECISIONS[precision], use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
@@ -65,4 +76,4 @@ def load_text_encoder(name: str, longest: int = 128, dtype: torch.dtype = torch.
         ) from error
     most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
     most += [getattr(part, "max_position_embeddings", None) or longest for part in (config, network.config)]
-    return PretrainedText(network, tokenizer, name, min(most))
+    return PretrainedText(network, tokenizer, name, min(most), precision)

@@ -126,7 +126,7 @@ class TrainedRecipe(Strict):
         )
 
     def fit(
-        self, task: GeneratorTask, out: Path, draw: "Draw", begin: Callable[[], None], progress: bool
+        self, task: GeneratorTask, out: Path, draw: "Draw", begin: Callable[[], None], contents: str, progress: bool
     ) -> GeneratorTask | None:
         """Train a task, or go on; the averaged one, once it is finished and its weights are written.
 
@@ -137,7 +137,7 @@ class TrainedRecipe(Strict):
             assert isinstance(task, GeneratorTask)
             return draw(task.model, task.encoder)
 
-        trainer = Trainer(task, self.train, out, about=self, preview=preview)
+        trainer = Trainer(task, self.train, out, about=self, preview=preview, contents=contents)
         trainer.resume()
         begin()
         if trainer.step < self.train.steps:  # what an earlier, shorter run left is no longer the newest

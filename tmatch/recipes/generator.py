@@ -1,5 +1,6 @@
 """Training a text-to-image generator on pictures that fit in memory."""
 
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -63,14 +64,16 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
 
         The answer is None where the run was interrupted; the same call goes on.
         """
-        print(f"tmatch: preparing the pictures for {out}", file=sys.stderr, flush=True)
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
         copy_autoencoder(self.autoencoder, out)
+        out.mkdir(parents=True, exist_ok=True)
         device = self.train.place()
         codec = self.codec(out).to(device)
+        rows, columns, channels = codec.encode(training.load([0]).to(device)).shape[1:]
+        pipeline = self.build(codec, (rows, columns, channels), self.data.vocabulary(training.captions))
+        print(f"tmatch: preparing the pictures for {out}", file=sys.stderr, flush=True)
         states = codec.encode_all(training, device)
-        pipeline = self.build(codec, (*states.shape[1:3], states.shape[3]), self.data.vocabulary(training.captions))
         task = GeneratorTask(
             pipeline.model,
             pipeline.encoder,
@@ -85,6 +88,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
                 TextToImage(model, encoder, codec, pipeline.shape), validation.captions[:16]
             ),
             lambda: describe(self, pipeline, out),
+            hashlib.sha256("\n".join(training.captions).encode()).hexdigest(),
             progress,
         )
         if finished is None:

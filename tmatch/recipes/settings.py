@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tmatch.data import CaptionedPictures, FolderPictures, ShapePictures
 from tmatch.data.shapes import VOCABULARY
+from tmatch.text.words import words_of
 
 HELD_OUT_SEED = 10_000  # pictures that no recipe trains on, nor chooses anything by
 VALIDATION_SEED = 20_000  # pictures that no recipe trains on, to choose by
@@ -26,7 +27,7 @@ def shapes_split(count: int, split: Split) -> ShapePictures:
 class Strict(BaseModel):
     """Typed settings that cannot be changed, nor misspelt."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ShapesData(Strict):
@@ -69,7 +70,7 @@ class FolderData(Strict):
 
     def vocabulary(self, captions: Sequence[str]) -> tuple[str, ...]:
         """Every word of the captions."""
-        return tuple(sorted({word for caption in captions for word in caption.lower().split()}))
+        return tuple(sorted({word for caption in captions for word in words_of(caption)}))
 
     def checkable(self, count: int, split: Split = "test") -> ShapePictures | None:
         """There is no checker of pictures that we do not know."""

@@ -54,7 +54,8 @@ class ShardRecipe(TrainedRecipe):
         preview = Preview(about, shown.captions[:PREVIEWS])
         finished = self.fit(
             GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
-            lambda: checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"), progress,
+            lambda: checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"),
+            training.manifest.contents(), progress,
         )  # fmt: skip
         if finished is None:
             return None
@@ -106,13 +107,13 @@ class AboutShards(Strict):
 
     def codec(self) -> Codec:
         """Latents to pictures."""
-        autoencoder = load_autoencoder(self.autoencoder.name)
+        autoencoder = load_autoencoder(self.autoencoder.name, self.autoencoder.precision)
         _require_same(self.autoencoder.name, self.autoencoder.digest, digest(autoencoder.network))
         return Codec(Patchify(self.recipe.patch), autoencoder)
 
     def pipeline(self, folder: Path) -> TextToImage:
         """The networks of a run, with other weights."""
-        encoder = load_text_encoder(self.text.name, self.text.longest)
+        encoder = load_text_encoder(self.text.name, self.text.longest, self.text.precision)
         _require_same(self.text.name, self.text.digest, digest(encoder.network))
         return TextToImage(self.recipe.network(self.shape, encoder.width), encoder, self.codec(), self.shape)
 

@@ -25,8 +25,13 @@ class WordBlock(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+def words_of(caption: str) -> list[str]:
+    """The words of a caption, in small letters and without the marks around them."""
+    return [word for part in caption.lower().split() if (word := part.strip(".,;:!?()\"'"))]
+
+
 class WordEncoder(TextEncoder):
-    """A vector for each word in its place, after a mark that begins every caption; unknown words share one vector."""
+    """A vector for each word in its place, after a mark that begins every caption; unknown words are left out."""
 
     def __init__(
         self, vocabulary: Sequence[str], width: int = 128, depth: int = 1, heads: int = 4, longest: int = 16
@@ -39,7 +44,7 @@ class WordEncoder(TextEncoder):
         self.vocabulary = tuple(vocabulary)
         self.width = width
         self.longest = longest
-        self._index = {word: index for index, word in enumerate(self.vocabulary, start=2)}  # 0 begins, 1 is unknown
+        self._index = {word: index for index, word in enumerate(self.vocabulary, start=2)}  # 0 begins, 1 is free
         self.words = nn.Embedding(len(self.vocabulary) + 2, width)
         self.places = nn.Embedding(longest + 1, width)
         self.blocks = nn.ModuleList(WordBlock(width, heads) for _ in range(depth))
@@ -47,14 +52,15 @@ class WordEncoder(TextEncoder):
 
     def unknown(self, caption: str) -> list[str]:
         """The words of a caption that are not in the vocabulary."""
-        return [word for word in caption.lower().split() if word not in self._index]
+        return [word for word in words_of(caption) if word not in self._index]
 
     def forward(self, captions: Sequence[str]) -> Condition:
         return self.encode(*self.tokenise(captions))
 
     def tokenise(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """The numbers of the words, (captions, length), and which of them are there."""
-        rows = [[0, *(self._index.get(word, 1) for word in text.lower().split()[: self.longest])] for text in captions]
+        known = ([self._index[word] for word in words_of(text) if word in self._index] for text in captions)
+        rows = [[0, *words[: self.longest]] for words in known]
         length = max(map(len, rows))
         device = self.words.weight.device
         ids = torch.tensor([row + [0] * (length - len(row)) for row in rows], device=device)

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
@@ -29,7 +29,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class TrainConfig(BaseModel):
     """How to descend; every figure has its place here, and no other key is taken."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     steps: int = Field(gt=0)  # of the optimizer
     batch: int = Field(default=128, gt=0)  # samples a step
@@ -52,6 +52,12 @@ class TrainConfig(BaseModel):
 
     FREE: ClassVar[tuple[str, ...]] = ("checkpoint_every", "validate_every", "preview_every", "tensorboard")
     """What no bit of the weights depends on: a run goes on with other values of these."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.batch % self.accumulate:
+            raise ValueError(f"A batch of {self.batch} does not divide into {self.accumulate} parts.")
+        return self
 
     def place(self) -> torch.device:
         """Where to compute."""
@@ -106,15 +112,17 @@ class Trainer:
         out: Path,
         about: BaseModel | None = None,
         preview: Preview | None = None,
+        contents: str = "",
     ) -> None:
-        """`about` is all that was set for the run; it is saved, and the run is not continued with other settings."""
-        if config.batch % config.accumulate:
-            raise ValueError(f"A batch of {config.batch} does not divide into {config.accumulate} parts.")
+        """`about` is all that was set for the run; it is saved, and the run is not continued with other settings.
+
+        Nor with other data, of which `contents` says what it is: a digest.
+        """
         self.task = task.to(config.place())
         self.config = config
         self.out = out
         self.preview = preview
-        self.settings = (about or config).model_dump(mode="json")
+        self.settings = (about or config).model_dump(mode="json") | ({"data contents": contents} if contents else {})
         self.ema = copy.deepcopy(task, task.shared()).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(
             task.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
@@ -210,7 +218,7 @@ class Trainer:
         self.monitor.cut(self.step)
 
     def _require_same(self, saved: dict[str, Any], step: int) -> None:
-        then, now = _flat(saved), _flat(self.settings)
+        then, now = _flat(saved if isinstance(saved, dict) else {}), _flat(self.settings)
         free = {*self.config.FREE}
         steps_then = then.get("train.steps", then.get("steps"))
         if all(self.config.rate(k, steps_then) == self.config.rate(k) for k in range(step)):
