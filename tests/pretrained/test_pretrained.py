@@ -43,7 +43,7 @@ def test_the_files_of_a_tiny_autoencoder_are_its_diffusers_form(tmp_path: Path) 
     assert torch.equal(one.encode(x), other.encode(x))
     assert one.encode(x).shape == (1, 4, 2, 2)
     save_file({**files["decoder"], "99.weight": torch.zeros(1)}, tmp_path / "tae_decoder.safetensors")
-    with pytest.raises(ValueError, match="is no tiny autoencoder"):
+    with pytest.raises(ValueError, match="names no tiny autoencoder's two files"):
         load_autoencoder(str(tmp_path / "tae"))
 
 

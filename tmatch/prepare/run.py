@@ -145,6 +145,9 @@ class Preparation:
         dtype, tokens = PRECISIONS[self.settings.dtype], []
         for part in _parts(captions, self.settings.batch):
             condition = self.text(part)
+            if not condition.tokens.to(dtype).isfinite().all():
+                encoder, kind = self.text.name, self.settings.dtype
+                raise ValueError(f"{encoder} makes values too large for {kind}; give --dtype float32.")
             rows = zip(condition.tokens, condition.mask, strict=True)
             tokens += [row[there].to(dtype).cpu() for row, there in rows]
         rest = iter(tokens)
@@ -169,7 +172,10 @@ class Preparation:
         file = self.out / "settings.json"
         now = self.settings.model_dump(mode="json")
         if file.is_file():
-            then = json.loads(file.read_text())
+            try:
+                then = dict(json.loads(file.read_text()))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{file} is damaged ({error}); give a new folder.") from error
             changed = [key for key in now if then.get(key) != now[key]]
             if changed:
                 raise ValueError(

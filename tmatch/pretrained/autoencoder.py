@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -79,7 +80,7 @@ def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedA
         if kind not in kinds:
             raise ValueError(f"{name} holds a {kind}, and an autoencoder is one of {' and '.join(kinds)}.")
         network = kinds[kind].from_pretrained(name, torch_dtype=dtype, use_safetensors=True)
-    except OSError as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(
             f"There is no autoencoder '{name}' to be had ({_first_line(error)}); give the name of one on the hub, a "
             "folder with its config.json and safetensors, or the stem of a tiny one's files."
@@ -96,16 +97,16 @@ def _tiny(stem: str, kind: Any) -> nn.Module:  # noqa: ANN401
 
     Its decoder begins with a layer that has no weights, which diffusers does not count.
     """
-    encoder, decoder = (load_file(_part(stem, part)) for part in ("encoder", "decoder"))
-    weights = {f"encoder.layers.{name}": weight for name, weight in encoder.items()}
-    for name, weight in decoder.items():
-        layer, rest = name.split(".", 1)
-        weights[f"decoder.layers.{int(layer) - 1}.{rest}"] = weight
-    network: nn.Module = kind(latent_channels=decoder["1.weight"].shape[1])
     try:
+        encoder, decoder = (load_file(_part(stem, part)) for part in ("encoder", "decoder"))
+        weights = {f"encoder.layers.{name}": weight for name, weight in encoder.items()}
+        for name, weight in decoder.items():
+            layer, rest = name.split(".", 1)
+            weights[f"decoder.layers.{int(layer) - 1}.{rest}"] = weight
+        network: nn.Module = kind(latent_channels=decoder["1.weight"].shape[1])
         network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise ValueError(f"{stem} is no tiny autoencoder: {_first_line(error, 1)}") from error
+    except (OSError, RuntimeError, SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"{stem} names no tiny autoencoder's two files: {_first_line(error, 1)}.") from error
     return network
 
 

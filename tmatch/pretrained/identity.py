@@ -13,9 +13,9 @@ PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": to
 Precision = Literal["float32", "float16", "bfloat16"]
 
 
-def digest(network: nn.Module) -> str:
-    """SHA-256 of the names, types and bytes of all weights: equal exactly if the weights are."""
-    total = hashlib.sha256()
+def digest(network: nn.Module, besides: str = "") -> str:
+    """SHA-256 of the names, types and bytes of all weights, and of what else there is to know of a network."""
+    total = hashlib.sha256(besides.encode())
     for name, tensor in sorted(network.state_dict().items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))

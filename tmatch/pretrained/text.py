@@ -1,14 +1,18 @@
 """Text encoders, through transformers."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from tmatch.condition import Condition
 from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra
 from tmatch.text import TextEncoder
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 class PretrainedText(TextEncoder):
@@ -35,8 +39,9 @@ class PretrainedText(TextEncoder):
 
     def identity(self) -> dict[str, Any]:
         """What conditions depend on."""
+        words = repr(sorted(self.tokenizer.get_vocab().items()))
         return {
-            "name": self.name, "precision": self.precision, "digest": digest(self.network), "width": self.width,
+            "name": self.name, "precision": self.precision, "digest": digest(self.network, words), "width": self.width,
             "longest": self.longest,
         }  # fmt: skip
 
@@ -61,6 +66,8 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
     with extra(f"The text encoder {name}"):
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer, CLIPTextModel
         from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
+    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
+        raise ValueError(f"{name} has no tokenizer; a text encoder's folder holds one of {', '.join(TOKENIZERS)}.")
     try:
         config = AutoConfig.from_pretrained(name)
         kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
@@ -68,7 +75,7 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
             kind = AutoModelForTextEncoding
         network = kind.from_pretrained(name, dtype=PRECISIONS[precision], use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ValueError(
             f"There is no text encoder '{name}' to be had ({reason}); give the name of one on the hub, or a folder "

@@ -15,9 +15,9 @@ from tmatch.data import Codec, InMemory
 from tmatch.data.pictures import grid
 from tmatch.model import Model
 from tmatch.patch import Patchify
-from tmatch.prepare.shards import AutoencoderIdentity, ShardSet, TextIdentity
+from tmatch.prepare.shards import AutoencoderIdentity, Identity, ShardSet, TextIdentity
 from tmatch.prepare.stream import StreamedStates
-from tmatch.pretrained import digest, load_autoencoder, load_text_encoder
+from tmatch.pretrained import load_autoencoder, load_text_encoder
 from tmatch.recipes.base import TrainedRecipe
 from tmatch.recipes.settings import Strict
 from tmatch.sample import TextToImage
@@ -52,6 +52,8 @@ class ShardRecipe(TrainedRecipe):
             model = self.network(about.shape, encoder.width)
         states = StreamedStates(self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device)
         preview = Preview(about, shown.captions[:PREVIEWS])
+        if self.train.preview_every:
+            preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
         finished = self.fit(
             GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
             lambda: checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"),
@@ -108,19 +110,23 @@ class AboutShards(Strict):
     def codec(self) -> Codec:
         """Latents to pictures."""
         autoencoder = load_autoencoder(self.autoencoder.name, self.autoencoder.precision)
-        _require_same(self.autoencoder.name, self.autoencoder.digest, digest(autoencoder.network))
+        _require_same(self.autoencoder, autoencoder.identity())
         return Codec(Patchify(self.recipe.patch), autoencoder)
 
     def pipeline(self, folder: Path) -> TextToImage:
         """The networks of a run, with other weights."""
         encoder = load_text_encoder(self.text.name, self.text.longest, self.text.precision)
-        _require_same(self.text.name, self.text.digest, digest(encoder.network))
-        return TextToImage(self.recipe.network(self.shape, encoder.width), encoder, self.codec(), self.shape)
+        _require_same(self.text, encoder.identity())
+        with torch.random.fork_rng():  # the caller's own generator stays as it is
+            model = self.recipe.network(self.shape, encoder.width)
+        return TextToImage(model, encoder, self.codec(), self.shape)
 
 
-def _require_same(name: str, then: str, now: str) -> None:
-    if then != now:
-        raise ValueError(f"{name} has other weights than the model was trained with; give it those, or train anew.")
+def _require_same(then: Identity, now: dict[str, Any]) -> None:
+    if then.digest != now["digest"]:
+        raise ValueError(
+            f"{then.name} has other weights than the model was trained with; give it those, or train anew."
+        )
 
 
 class Preview:

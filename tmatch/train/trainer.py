@@ -50,7 +50,7 @@ class TrainConfig(BaseModel):
     device: Device = "auto"  # 'auto' takes the accelerator if there is one
     seed: int = Field(default=0, ge=0, lt=2**31)  # of weights, order and noise
 
-    FREE: ClassVar[tuple[str, ...]] = ("checkpoint_every", "validate_every", "preview_every", "tensorboard")
+    FREE: ClassVar[tuple[str, ...]] = ("checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers")
     """What no bit of the weights depends on: a run goes on with other values of these."""
 
     @model_validator(mode="after")
