@@ -64,12 +64,12 @@ def test_a_digest_is_of_the_weights(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no autoencoder .* to be had"):
+    with pytest.raises(ValueError, match=r"no autoencoder .* to be had"):
         load_autoencoder(str(tmp_path))
     with pytest.raises(ValueError, match="has no tokenizer"):
         load_text_encoder(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match="no text encoder .* to be had"):
+    with pytest.raises(ValueError, match=r"no text encoder .* to be had"):
         load_text_encoder(str(tmp_path))
 
 
