@@ -26,12 +26,12 @@ install: .venv/installed
 # torch goes first and pinned: anything else that asks for it would fetch another build.
 .venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[plot]'
 	touch $@
 
 .venv/installed: .venv/base
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:

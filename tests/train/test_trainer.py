@@ -76,7 +76,7 @@ def test_kill_9_changes_nothing(undisturbed: Trainer, delay: float, tmp_path: Pa
 
 
 def test_an_interrupted_run_saves_and_goes_on(undisturbed: Trainer, tmp_path: Path) -> None:
-    run = trainer(tmp_path, checkpoint_every=1000)
+    run, before = trainer(tmp_path, checkpoint_every=1000), signal.getsignal(signal.SIGINT)
     update = run.update
 
     def interrupt_in_the_middle() -> float:
@@ -90,7 +90,7 @@ def test_an_interrupted_run_saves_and_goes_on(undisturbed: Trainer, tmp_path: Pa
     resumed = trainer(tmp_path)
     assert resumed.run()
     assert_same_bits(resumed, undisturbed)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before, "handlers are as they were"
 
 
 def test_the_average_shares_the_data(tmp_path: Path) -> None:
