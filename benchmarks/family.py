@@ -25,7 +25,7 @@ from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
 from tmatch.recipes.base import SamplingSettings
 from tmatch.recipes.settings import shapes_split
 
-GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0)
+GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 HEAD_STEPS = (4, 16)
 STEPS = (16, 64)  # of variants that take any number
 FAMILY = [name for name, recipe in RECIPES.items() if name.startswith("shapes-") and not name.endswith("autoencoder")]
