@@ -1,5 +1,6 @@
-"""A tiny captioned run, for tests that train, kill and resume it; also a program: small_run.py FOLDER."""
+"""A tiny captioned run, for tests that train, kill and resume it; also a program: small_run.py FOLDER [key=value]."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -23,13 +24,14 @@ def task(name: str = "dtm") -> GeneratorTask:
     return GeneratorTask(model, encoder, Captioned(InMemory(x, seed=5), ["zero", "one"] * 25), held_out)
 
 
-def trainer(out: Path, name: str = "dtm", **changes: float) -> Trainer:
+def trainer(out: Path, name: str = "dtm", **changes: object) -> Trainer:
     settings = {"steps": STEPS, "batch": 8, "warmup": 5, "checkpoint_every": 2, **changes}
-    return Trainer(task(name), TrainConfig(**settings), out)
+    return Trainer(task(name), TrainConfig.model_validate(settings), out)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print("started", flush=True)
-    finished = trainer(Path(sys.argv[1])).run()
+    changes = {key: json.loads(value) for key, _, value in (change.partition("=") for change in sys.argv[2:])}
+    finished = trainer(Path(sys.argv[1]), **changes).run()
     print("finished" if finished else "interrupted", flush=True)

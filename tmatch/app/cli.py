@@ -24,6 +24,7 @@ from tmatch.app.draw import evaluate, generate
 from tmatch.app.overrides import with_file
 from tmatch.app.prepare import prepare
 from tmatch.recipes import RECIPES
+from tmatch.train.interrupt import preempted
 from tmatch.variants import VARIANTS
 
 INTERRUPTED = 130
@@ -86,9 +87,10 @@ def train(arguments: Sequence[str]) -> Callable[..., None]:
         result = recipe.run(out, progress=sys.stderr.isatty())
         if result is None:
             print("Interrupted and saved; the same command goes on.", file=sys.stderr)
-            sys.exit(INTERRUPTED)
-        print(json.dumps(result, indent=2))
-        print(f"tmatch: finished; the weights are in {out}", file=sys.stderr)
+            sys.exit(0 if preempted() else INTERRUPTED)
+        if result:  # of several processes the first has something to say
+            print(json.dumps(result, indent=2))
+            print(f"tmatch: finished; the weights are in {out}", file=sys.stderr)
 
     return train
 

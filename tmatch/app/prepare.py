@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from tmatch.prepare import Crop, Preparation, Settings, open_source, shared_work
+from tmatch.prepare import Crop, Preparation, Settings, open_source
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText, load_autoencoder, load_text_encoder
 from tmatch.pretrained.identity import Precision
 from tmatch.tensors import Device, place, whole
+from tmatch.train.processes import place_of_process
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def prepare(
             "batch": how.batch, "licence": licence,
         }
     )  # fmt: skip
-    rank, world = shared_work()
+    rank, world = place_of_process()
     work = Preparation(pictures, out, settings, autoencoder, text)
     manifest = work.run(workers, rank, world, progress=sys.stderr.isatty())
     if manifest is None:

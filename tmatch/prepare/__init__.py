@@ -1,8 +1,8 @@
 """From captioned pictures to shards of latents and text embeddings, to train on."""
 
 from tmatch.prepare.crop import Crop
-from tmatch.prepare.run import Preparation, shared_work
+from tmatch.prepare.run import Preparation
 from tmatch.prepare.shards import Manifest, Settings, ShardSet
 from tmatch.prepare.source import Source, open_source
 
-__all__ = ["Crop", "Manifest", "Preparation", "Settings", "ShardSet", "Source", "open_source", "shared_work"]
+__all__ = ["Crop", "Manifest", "Preparation", "Settings", "ShardSet", "Source", "open_source"]

@@ -1,7 +1,6 @@
 """From pictures and captions to shards, a chunk of rows after the other."""
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -203,8 +202,3 @@ class Preparation:
 
 def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[first : first + size] for first in range(0, len(items), size))
-
-
-def shared_work() -> tuple[int, int]:
-    """This process's rank and how many there are, as torchrun tells them."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

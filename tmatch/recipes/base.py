@@ -1,6 +1,7 @@
 """What the recipes of generators share: the networks, how they are sampled, and a run."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -127,10 +128,10 @@ class TrainedRecipe(Strict):
 
     def fit(
         self, task: GeneratorTask, out: Path, draw: "Draw", begin: Callable[[], None], contents: str, progress: bool
-    ) -> GeneratorTask | None:
-        """Train a task, or go on; the averaged one, once it is finished and its weights are written.
+    ) -> "Fitted | None":
+        """Train a task, or go on; None where it was interrupted.
 
-        `begin` is called when it is clear that the run in `out` is this one.
+        `begin` is called when it is clear that the run in `out` is this one. Of several processes the first writes.
         """
 
         def preview(task: Task) -> Tensor:
@@ -138,16 +139,27 @@ class TrainedRecipe(Strict):
             return draw(task.model, task.encoder)
 
         trainer = Trainer(task, self.train, out, about=self, preview=preview, contents=contents)
+        first = trainer.processes.rank == 0
         trainer.resume()
-        begin()
-        if trainer.step < self.train.steps:  # what an earlier, shorter run left is no longer the newest
+        if first:
+            begin()
+        if first and trainer.step < self.train.steps:  # what an earlier, shorter run left is no longer the newest
             for name in ("model.safetensors", "result.json"):
                 (out / name).unlink(missing_ok=True)
         if not trainer.run(progress=progress):
             return None
-        checkpoint.write_tensors(out / "model.safetensors", trainer.ema.state_dict())
-        assert isinstance(trainer.ema, GeneratorTask)
-        return trainer.ema
+        average = trainer.processes.assembled(trainer.ema)
+        if average is not None:
+            checkpoint.write_tensors(out / "model.safetensors", average.state_dict())
+        assert average is None or isinstance(average, GeneratorTask)
+        return Fitted(average)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished run: the averaged networks, where this process has what is left to do."""
+
+    task: GeneratorTask | None
 
 
 Draw = Callable[[Model, TextEncoder], Tensor]

@@ -62,12 +62,15 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights, and measure them where there is a measure.
 
-        The answer is None where the run was interrupted; the same call goes on.
+        The answer is None where the run was interrupted; the same call goes on. Of several processes the first measures.
         """
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
-        copy_autoencoder(self.autoencoder, out)
-        out.mkdir(parents=True, exist_ok=True)
+        processes = self.train.processes()
+        if processes.rank == 0:
+            copy_autoencoder(self.autoencoder, out)
+            out.mkdir(parents=True, exist_ok=True)
+        processes.wait()
         device = self.train.place()
         codec = self.codec(out).to(device)
         rows, columns, channels = codec.encode(training.load([0]).to(device)).shape[1:]
@@ -91,9 +94,9 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
             hashlib.sha256("\n".join(training.captions).encode()).hexdigest(),
             progress,
         )
-        if finished is None:
-            return None
-        return self._measure(TextToImage(finished.model, finished.encoder, codec, pipeline.shape), out)
+        if finished is None or finished.task is None:
+            return None if finished is None else {}
+        return self._measure(TextToImage(finished.task.model, finished.task.encoder, codec, pipeline.shape), out)
 
     def _draw(self, pipeline: TextToImage, prompts: Sequence[str]) -> Tensor:
         return grid(pipeline.generate(prompts, range(len(prompts)), **self.sampling.arguments()).images)

@@ -23,6 +23,7 @@ from tmatch.recipes.settings import Strict
 from tmatch.sample import TextToImage
 from tmatch.text import EmbeddedText, TextEncoder
 from tmatch.train import Captioned, GeneratorTask, checkpoint
+from tmatch.train.processes import place_of_process
 
 PREVIEWS = 16
 
@@ -50,7 +51,9 @@ class ShardRecipe(TrainedRecipe):
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             torch.manual_seed(self.train.seed)
             model = self.network(about.shape, encoder.width)
-        states = StreamedStates(self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device)
+        states = StreamedStates(
+            self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device, *place_of_process()
+        )
         preview = Preview(about, shown.captions[:PREVIEWS])
         if self.train.preview_every:
             preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
@@ -59,8 +62,8 @@ class ShardRecipe(TrainedRecipe):
             lambda: checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"),
             training.manifest.contents(), progress,
         )  # fmt: skip
-        if finished is None:
-            return None
+        if finished is None or finished.task is None:
+            return None if finished is None else {}
         result = {"weights": "model.safetensors", "samples": len(training)}
         checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result

@@ -6,6 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _WANTED = (signal.SIGINT, signal.SIGTERM)
+_seen: list[int] = []
+
+
+def preempted() -> bool:
+    """Whether the last that asked this process to stop was a scheduler (SIGTERM), not a person (Ctrl-C)."""
+    return _seen[-1:] == [signal.SIGTERM]
 
 
 @contextmanager
@@ -15,7 +21,12 @@ def interruptions() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    before = [signal.signal(number, lambda number, _: received.append(number)) for number in _WANTED]
+
+    def note(number: int, _: object) -> None:
+        received.append(number)
+        _seen.append(number)
+
+    before = [signal.signal(number, note) for number in _WANTED]
     try:
         yield received
     finally:

@@ -85,6 +85,22 @@ class Monitor:
             self.board.flush()
 
 
+class Silent(Monitor):
+    """Tells nothing: another process does."""
+
+    def __init__(self) -> None:
+        super().__init__(Path())
+
+    def loss(self, step: int, loss: float, rate: float) -> None:
+        pass
+
+    def validation(self, step: int, losses: dict[str, dict[str, float]]) -> None:
+        pass
+
+    def cut(self, step: int) -> None:
+        pass
+
+
 def _board(folder: Path, step: int) -> Any:  # noqa: ANN401
     try:
         from torch.utils.tensorboard import SummaryWriter

@@ -5,7 +5,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from tmatch.tensors import Device, place
 from tmatch.train import checkpoint
 from tmatch.train.interrupt import interruptions
-from tmatch.train.monitor import Monitor
+from tmatch.train.monitor import Monitor, Silent
+from tmatch.train.processes import Parallel, Processes, here, joined, like, whole_tensor
 
 Preview = Callable[["Task"], Tensor]
 """Draws a picture (3, height, width) of what a task has learnt."""
@@ -48,9 +49,12 @@ class TrainConfig(BaseModel):
     compile: bool = False  # compile the networks first
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products
     device: Device = "auto"  # 'auto' takes the accelerator if there is one
+    parallel: Parallel = "replicate"  # the weights, between the processes of torchrun (DDP), or shard them (FSDP2)
     seed: int = Field(default=0, ge=0, lt=2**31)  # of weights, order and noise
 
-    FREE: ClassVar[tuple[str, ...]] = ("checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers")
+    FREE: ClassVar[tuple[str, ...]] = (
+        "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel",
+    )  # fmt: skip
     """What no bit of the weights depends on: a run goes on with other values of these."""
 
     @model_validator(mode="after")
@@ -62,6 +66,10 @@ class TrainConfig(BaseModel):
     def place(self) -> torch.device:
         """Where to compute."""
         return place(self.device)
+
+    def processes(self) -> Processes:
+        """Who trains: this process, or all that torchrun started."""
+        return joined(self.parallel, self.place(), torch.bfloat16 if self.precision == "bfloat16" else None)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Matrix products in bfloat16 where that is asked for; losses and weights stay in float32."""
@@ -94,6 +102,10 @@ class Task(nn.Module, ABC):
         """What is worth compiling: the modules whose call takes the time."""
         return []
 
+    def units(self) -> list[nn.Module]:
+        """What is gathered at once where weights are sharded, the innermost first."""
+        return []
+
     def shared(self) -> dict[int, Any]:
         """What a copy of the task, with averaged weights, has in common with it: the data."""
         return {}
@@ -118,17 +130,23 @@ class Trainer:
 
         Nor with other data, of which `contents` says what it is: a digest.
         """
+        self.processes = config.processes()
+        self.parts = config.accumulate * self.processes.world
+        if config.batch % self.parts:
+            raise ValueError(f"A batch of {config.batch} does not divide into {self.parts} parts.")
         self.task = task.to(config.place())
         self.config = config
         self.out = out
         self.preview = preview
         self.settings = (about or config).model_dump(mode="json") | ({"data contents": contents} if contents else {})
         self.ema = copy.deepcopy(task, task.shared()).requires_grad_(False)
+        self.loss = self.processes.prepare(task, task.units(), "loss")
+        self.processes.spread(self.ema, self.ema.units())
         self.optimizer = torch.optim.AdamW(
             task.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
         )
         self.step = 0
-        self.monitor = Monitor(out, config.tensorboard)
+        self.monitor = Monitor(out, config.tensorboard) if self.processes.rank == 0 else Silent()
         if config.compile:
             for network in task.networks():
                 network.compile()
@@ -141,9 +159,10 @@ class Trainer:
         self.resume()
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
+        progress = progress and self.processes.rank == 0
         with Progress(*_COLUMNS, disable=not progress) as bar, interruptions() as interrupted:
             shown = bar.add_task("training", total=self.config.steps, completed=self.step, loss=float("nan"), speed=0.0)
-            while self.step < last and not interrupted:
+            while self.step < last and not self.processes.agreed(bool(interrupted)):
                 loss = self.update()
                 self.monitor.loss(self.step, loss, self.config.rate(self.step - 1))
                 speed = (self.step - first) * self.config.batch / (time.perf_counter() - started)
@@ -158,25 +177,33 @@ class Trainer:
 
     def _look(self) -> None:
         """Measure and draw what is learnt, with the weights as they are and with their average, when it is time to."""
-        both = {"raw": self.task, "ema": self.ema}
-        if _due(self.step, self.config.validate_every):
-            with torch.no_grad():
-                self.monitor.validation(self.step, {name: task.validate() for name, task in both.items()})
-        if self.preview is not None and _due(self.step, self.config.preview_every):
-            for name, task in both.items():
+        measure = _due(self.step, self.config.validate_every)
+        draw = self.preview is not None and _due(self.step, self.config.preview_every)
+        losses: dict[str, dict[str, float]] = {}
+        for name, networks in {"raw": self.task, "ema": self.ema}.items() if measure or draw else ():
+            task = self.processes.assembled(networks)
+            if task is not None and measure:
+                with torch.no_grad():
+                    losses[name] = task.validate()
+            if task is not None and draw and self.preview is not None:
                 self.monitor.picture(self.step, name, self.preview(task))
+        if measure:
+            self.monitor.validation(self.step, losses)
+        self.processes.wait()
 
     def update(self) -> float:
         """One step of the optimizer; its loss."""
-        parts, total = self.config.accumulate, 0.0
+        mine, total = self.processes.mine(self.config.accumulate), 0.0
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.rate(self.step)
-        for part in range(parts):
-            with self.config.autocast():
-                loss = self.task.loss(self.step, self.config.batch, part, parts) / parts
-            loss.backward()
+        for part in mine:
+            with nullcontext() if part == mine[-1] else self.processes.collecting():
+                with self.config.autocast():
+                    loss = self.loss(self.step, self.config.batch, part, self.parts) / len(mine)
+                loss.backward()
             total += loss.item()
-        norm = nn.utils.clip_grad_norm_(self.task.parameters(), self.config.clip)
+        total = self.processes.mean(total)
+        norm = whole_tensor(nn.utils.clip_grad_norm_(self.task.parameters(), self.config.clip))
         if not math.isfinite(total) or not torch.isfinite(norm):
             raise ValueError(
                 f"Training diverged at step {self.step} (loss {total}, gradient {norm.item()}); start anew with a "
@@ -186,11 +213,12 @@ class Trainer:
         self.optimizer.zero_grad()
         fresh = 1 - self.config.ema_decay(self.step)
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.ema.parameters()), list(self.task.parameters()), fresh)
+            averaged, weights = ([here(p) for p in task.parameters()] for task in (self.ema, self.task))
+            torch._foreach_lerp_(averaged, weights, fresh)
         self.step += 1
         return total
 
-    def save(self) -> Path:
+    def save(self) -> None:
         """Everything that the next step depends on."""
         moments = {
             f"{key}.{name}": value
@@ -198,7 +226,10 @@ class Trainer:
             for key, value in self.optimizer.state[parameter].items()
         }
         groups = {"model": self.task.state_dict(), "ema": self.ema.state_dict(), "optimizer": moments}
-        return checkpoint.save(self.out, self.step, groups, {"settings": self.settings})
+        whole = {name: {key: whole_tensor(value) for key, value in group.items()} for name, group in groups.items()}
+        if self.processes.rank == 0:
+            checkpoint.save(self.out, self.step, whole, {"settings": self.settings})
+        self.processes.wait()
 
     def resume(self) -> None:
         """Take up the newest checkpoint of the run, if it has one and it is of this run."""
@@ -213,7 +244,8 @@ class Trainer:
         parameters = dict(self.task.named_parameters())
         for key, value in groups["optimizer"].items():
             moment, name = key.split(".", 1)
-            self.optimizer.state[parameters[name]][moment] = value.to(parameters[name].device)
+            own = parameters[name]
+            self.optimizer.state[own][moment] = like(value, own) if value.ndim else value.to(own.device)
         self.step = record["step"]
         self.monitor.cut(self.step)
 
@@ -259,8 +291,9 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _load(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    own = module.state_dict()
     try:
-        module.load_state_dict(tensors)
+        module.load_state_dict({key: like(value, own[key]) if key in own else value for key, value in tensors.items()})
     except RuntimeError as error:
         raise ValueError(
             f"The checkpoint {path} is of another architecture: {str(error).splitlines()[-1].strip()}"

@@ -1,0 +1,177 @@
+"""The processes that train together: one, or as many as torchrun starts."""
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Literal, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+Network = TypeVar("Network", bound=nn.Module)
+Parallel = Literal["replicate", "shard"]
+Loss = Callable[..., Tensor]
+
+
+class Processes:
+    """One process by itself, with all weights and every part of a batch."""
+
+    rank = 0
+    world = 1
+
+    def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
+        """Make networks ready to train by their method `loss`; the answer is what to call for it."""
+        method: Loss = getattr(networks, loss)
+        return method
+
+    def mine(self, accumulate: int) -> range:
+        """The parts of a batch that this process computes, of `accumulate` times as many as there are processes."""
+        return range(self.rank * accumulate, (self.rank + 1) * accumulate)
+
+    def collecting(self) -> AbstractContextManager[None]:
+        """While gradients of several parts add up, before the last."""
+        return nullcontext()
+
+    def mean(self, value: float) -> float:
+        """Over all processes."""
+        return value
+
+    def agreed(self, wish: bool) -> bool:
+        """Whether any process wishes it."""
+        return wish
+
+    def wait(self) -> None:
+        """Until all are here."""
+
+    def spread(self, networks: nn.Module, units: Sequence[nn.Module]) -> None:
+        """Lay networks that are not trained, the averaged ones, out as those that are."""
+
+    def assembled(self, networks: Network) -> Network | None:
+        """Networks with all of their weights, to draw and measure with; None where another process has that to do."""
+        return networks
+
+
+class Replicas(Processes):
+    """Every process has all weights; gradients are averaged as they come (DDP)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank = dist.get_rank()
+        self.world = dist.get_world_size()
+        self.device = device
+
+    def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
+        self._replica = DistributedDataParallel(_Called(networks, loss))
+        return self._replica
+
+    def collecting(self) -> AbstractContextManager[None]:
+        return self._replica.no_sync()
+
+    def assembled(self, networks: Network) -> Network | None:
+        return networks if self.rank == 0 else None
+
+    def mean(self, value: float) -> float:
+        total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return total.item() / self.world
+
+    def agreed(self, wish: bool) -> bool:
+        return self.mean(float(wish)) > 0
+
+    def wait(self) -> None:
+        dist.barrier()
+
+
+class Shards(Replicas):
+    """Every process has a share of each weight, and gathers those of one unit after the other (FSDP2)."""
+
+    def __init__(self, device: torch.device, precision: torch.dtype | None = None) -> None:
+        super().__init__(device)
+        self.policy = MixedPrecisionPolicy(param_dtype=precision)
+
+    def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
+        self.spread(networks, units)
+        register_fsdp_forward_method(networks, loss)
+        self._root = cast("FSDPModule", networks)
+        method: Loss = getattr(networks, loss)
+        return method
+
+    def spread(self, networks: nn.Module, units: Sequence[nn.Module]) -> None:
+        if self.rank == 0 and not hasattr(self, "_plain"):
+            self._plain = copy.deepcopy(networks, getattr(networks, "shared", dict)())
+        for unit in units:
+            fully_shard(unit, mp_policy=self.policy)
+            if hasattr(unit, "prepare"):  # called besides its forward
+                register_fsdp_forward_method(unit, "prepare")
+        fully_shard(networks, mp_policy=self.policy)
+        # What our networks return is never changed in place.
+        warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view tensor")
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        self._root.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self._root.set_requires_gradient_sync(True)
+
+    def assembled(self, networks: Network) -> Network | None:
+        weights = {name: whole_tensor(tensor) for name, tensor in networks.state_dict().items()}
+        if self.rank:
+            return None
+        self._plain.load_state_dict(weights)
+        return cast("Network", self._plain)
+
+
+class _Called(nn.Module):
+    """A module whose forward is a method of another."""
+
+    def __init__(self, networks: nn.Module, method: str) -> None:
+        super().__init__()
+        self.networks = networks
+        self.method = method
+
+    def forward(self, *arguments: int) -> Tensor:
+        answer: Tensor = getattr(self.networks, self.method)(*arguments)
+        return answer
+
+
+def here(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process has."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """All of a tensor; every process of the group takes part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A whole tensor, laid out over the processes as another is."""
+    if isinstance(other, DTensor):
+        return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
+    return tensor.to(other.device)
+
+
+def place_of_process() -> tuple[int, int]:
+    """This process's rank and how many there are, as torchrun tells them."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None = None) -> Processes:
+    """The processes that torchrun started, if it did; they find each other here."""
+    if place_of_process()[1] == 1:
+        return Processes()
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+    if parallel == "replicate":
+        return Replicas(device)
+    return Shards(device, precision)
