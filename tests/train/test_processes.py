@@ -37,22 +37,23 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("parallel", ["replicate", "shard"])
-def test_two_processes_take_the_steps_of_one(parallel: str, accumulate: int, alone: Path, tmp_path: Path) -> None:
-    launched(tmp_path, 2, parallel=parallel, accumulate=accumulate)
-    assert len(losses(tmp_path)) == STEPS
-    torch.testing.assert_close(losses(tmp_path), losses(alone), rtol=0, atol=1e-4)
+def assert_same_run(out: Path, alone: Path) -> None:
+    assert len(losses(out)) == STEPS
+    torch.testing.assert_close(losses(out), losses(alone), rtol=0, atol=1e-4)
     newest = f"step-{STEPS:08d}/ema.safetensors"
     for key, weight in load_file(alone / newest).items():
-        torch.testing.assert_close(load_file(tmp_path / newest)[key], weight, rtol=1e-4, atol=1e-4)
-    validations = [json.loads((out / "validation.jsonl").read_text().splitlines()[-1]) for out in (alone, tmp_path)]
+        torch.testing.assert_close(load_file(out / newest)[key], weight, rtol=1e-4, atol=1e-4)
+    validations = [json.loads((run / "validation.jsonl").read_text().splitlines()[-1]) for run in (alone, out)]
     assert validations[0]["ema"] == pytest.approx(validations[1]["ema"], abs=1e-4)
 
 
-@pytest.mark.parametrize("parallel", ["replicate", "shard"])
-def test_a_run_goes_on_with_another_number_of_processes(parallel: str, alone: Path, tmp_path: Path) -> None:
-    launched(tmp_path, 2, parallel=parallel, steps=20)
+def test_two_replicas_take_the_steps_of_one_process(alone: Path, tmp_path: Path) -> None:
+    launched(tmp_path, 2, parallel="replicate", accumulate=2)
+    assert_same_run(tmp_path, alone)
+
+
+def test_shards_do_too_and_a_run_goes_on_with_another_number_of_processes(alone: Path, tmp_path: Path) -> None:
+    launched(tmp_path, 2, parallel="shard", steps=20)
     launched(tmp_path, 1, steps=35)
-    launched(tmp_path, 3, parallel=parallel)
-    torch.testing.assert_close(losses(tmp_path), losses(alone), rtol=0, atol=1e-4)
+    launched(tmp_path, 3, parallel="shard")
+    assert_same_run(tmp_path, alone)

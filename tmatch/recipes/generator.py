@@ -62,7 +62,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights, and measure them where there is a measure.
 
-        The answer is None where the run was interrupted; the same call goes on. Of several processes the first measures.
+        The answer is None where the run was interrupted; the same call goes on. Of several processes one measures.
         """
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
