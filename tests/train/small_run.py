@@ -1,6 +1,8 @@
 """A tiny captioned run, for tests that train, kill and resume it; also a program: small_run.py FOLDER [key=value]."""
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -29,9 +31,26 @@ def trainer(out: Path, name: str = "dtm", **changes: object) -> Trainer:
     return Trainer(task(name), TrainConfig.model_validate(settings), out)
 
 
+def die_once(run: Trainer, rank: int, step: int) -> None:
+    """Have a process of a run killed after a step, the first time it gets there."""
+    update, died = run.update, run.out / "died"
+
+    def fatal() -> float:
+        if run.processes.rank == rank and run.step == step and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return update()
+
+    run.update = fatal  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print("started", flush=True)
     changes = {key: json.loads(value) for key, _, value in (change.partition("=") for change in sys.argv[2:])}
-    finished = trainer(Path(sys.argv[1]), **changes).run()
+    dies = changes.pop("dies", None)
+    run = trainer(Path(sys.argv[1]), **changes)
+    if dies is not None:
+        die_once(run, *dies)
+    finished = run.run()
     print("finished" if finished else "interrupted", flush=True)

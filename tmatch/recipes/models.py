@@ -16,6 +16,7 @@ from tmatch.recipes.settings import Data
 from tmatch.recipes.shards import AboutShards, ShardRecipe
 from tmatch.sample import TextToImage
 from tmatch.train import checkpoint
+from tmatch.train.sharded import is_sharded
 
 _PACKAGE = Path(str(files("tmatch"))) / "weights"
 MODELS = tuple(sorted(folder.parent.name for folder in _PACKAGE.glob("*/model.json")))
@@ -36,8 +37,8 @@ def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data] | ShardRec
     pipeline = about.pipeline(folder)
     weights = weights_of(name)
     try:
-        tensors = {name: tensor.float() for name, tensor in load_file(weights).items()}
-        pipeline.trained().load_state_dict(tensors)
+        tensors = checkpoint.load(weights, "ema") if weights.is_dir() else load_file(weights)
+        pipeline.trained().load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     except SafetensorError as error:
         raise ValueError(f"{weights} is damaged ({error}); copy it again, or train it anew.") from error
     except RuntimeError as error:
@@ -79,11 +80,13 @@ def _folder(name: str) -> Path:
 
 
 def weights_of(name: str) -> Path:
-    """The file of a model's averaged weights."""
+    """The file of a model's averaged weights; or a checkpoint, where several processes wrote it together."""
     folder = _folder(name)
     if (folder / "model.safetensors").is_file():
         return folder / "model.safetensors"
     newest = checkpoint.latest(folder)
+    if newest is not None and is_sharded(newest):
+        return newest
     if newest is None or not (newest / "ema.safetensors").is_file():
         raise ValueError(f"{folder} has no weights yet: its run has not written a checkpoint.")
     return newest / "ema.safetensors"

@@ -1,7 +1,8 @@
 """Training: one loop for every task, resumable bit for bit."""
 
 from tmatch.train.autoencoder import AutoencoderTask
+from tmatch.train.config import TrainConfig
 from tmatch.train.generator import Batches, Captioned, GeneratorTask
-from tmatch.train.trainer import Task, TrainConfig, Trainer
+from tmatch.train.trainer import Task, Trainer
 
 __all__ = ["AutoencoderTask", "Batches", "Captioned", "GeneratorTask", "Task", "TrainConfig", "Trainer"]

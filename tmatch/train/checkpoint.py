@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
-Tensors = dict[str, dict[str, Tensor]]
-"""Named groups of named tensors: one safetensors file each."""
+from tmatch.train import sharded
+from tmatch.train.sharded import Shapes, Tensors, like
 
 
 def _sync(path: Path) -> None:
@@ -65,18 +67,33 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
 
     Killed at any moment, the folder holds the checkpoint before or the one after, never half of one.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    draft, final = folder / "writing", folder / f"step-{step:08d}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    begin(place := draft(folder))
     for name, group in tensors.items():
-        write_tensors(draft / f"{name}.safetensors", group)
-    write_text(draft / "record.json", json.dumps({"step": step, **record}, indent=2) + "\n")
-    _sync(draft)
+        write_tensors(place / f"{name}.safetensors", group)
+    return commit(place, step, record, keep)
+
+
+def draft(folder: Path) -> Path:
+    """Where a checkpoint of the run in a folder is written before it counts."""
+    return folder / "writing"
+
+
+def begin(place: Path) -> None:
+    """Have a draft's place, and nothing in it."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+
+
+def commit(place: Path, step: int, record: dict[str, Any], keep: int = 2) -> Path:
+    """Make what was written to a draft the checkpoint of a step."""
+    folder = place.parent
+    final = folder / f"step-{step:08d}"
+    write_text(place / "record.json", json.dumps({"step": step, **record}, indent=2) + "\n")
+    _sync(place)
     if final.exists():  # the same step, saved again: the one there is as good
-        shutil.rmtree(draft)
+        shutil.rmtree(place)
         return final
-    draft.rename(final)
+    place.rename(final)
     _sync(folder)
     for old in _all(folder)[:-keep]:
         shutil.rmtree(old)
@@ -94,21 +111,77 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def load(path: Path, groups: Sequence[str] = (), entries: Sequence[str] = ()) -> tuple[Tensors, dict[str, Any]]:
-    """What `save` wrote, with these groups of tensors and these entries of the record in it."""
+def record(path: Path, entries: Sequence[str] = ()) -> dict[str, Any]:
+    """What a checkpoint says of itself, with these entries in it."""
     if not (path / "record.json").is_file():
         raise ValueError(f"{path} is not a checkpoint: it has no record.json.")
     try:
-        record = json.loads((path / "record.json").read_text())
-        tensors = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
-    except (SafetensorError, ValueError) as error:
+        found = json.loads((path / "record.json").read_text())
+    except ValueError as error:
         raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ELSE}") from error
-    if not isinstance(record, dict) or not {"step", *entries} <= set(record):
+    if not isinstance(found, dict) or not {"step", *entries} <= set(found):
         raise ValueError(f"The checkpoint {path} is damaged (its record.json is not one); {_ELSE}")
-    missing = set(groups) - set(tensors)
-    if missing:
-        raise ValueError(f"The checkpoint {path} is damaged ({min(missing)}.safetensors is missing); {_ELSE}")
-    return tensors, record
+    return found
+
+
+def load(path: Path, group: str) -> dict[str, Tensor]:
+    """A group of tensors of a checkpoint, all of them."""
+    with _said(path):
+        if sharded.is_sharded(path):
+            tensors = {name: torch.empty(shape) for name, shape in sharded.shapes(path)[group].items()}
+            sharded.fill(path, {group: tensors})
+            return tensors
+        return load_file(path / f"{group}.safetensors")
+
+
+def fill(path: Path, tensors: Tensors) -> None:
+    """Give tensors, which may be spread over processes, their values in a checkpoint."""
+    with _said(path):
+        written = sharded.is_sharded(path)
+        _require_same(path, sharded.shapes(path) if written else _shapes(path, list(tensors)), tensors)
+        if written:
+            sharded.fill(path, tensors)
+            return
+        for name, group in tensors.items():
+            saved = load_file(path / f"{name}.safetensors")
+            with torch.no_grad():
+                for key, tensor in group.items():
+                    tensor.copy_(like(saved[key], tensor))
+
+
+def _shapes(path: Path, groups: Sequence[str]) -> Shapes:
+    found: Shapes = {}
+    for group in groups:
+        with safe_open(path / f"{group}.safetensors", "pt") as file:
+            found[group] = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    return found
+
+
+def _require_same(path: Path, saved: Shapes, tensors: Tensors) -> None:
+    for group, own in tensors.items():
+        for name in sorted({*own, *saved.get(group, {})}):
+            there, mine = saved.get(group, {}).get(name), own[name].shape if name in own else None
+            if there != mine:
+                shapes = [list(shape) if shape is not None else "not there" for shape in (there, mine)]
+                reason = f"{group} {name} is {shapes[0]} in it and {shapes[1]} here."
+                raise Mismatch(f"The checkpoint {path} is of another architecture: {reason}")
+
+
+class Mismatch(ValueError):
+    """A checkpoint is whole, and of something else."""
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """What goes wrong with a damaged checkpoint, in a sentence."""
+    try:
+        yield
+    except Mismatch:
+        raise
+    except FileNotFoundError as error:
+        raise ValueError(f"The checkpoint {path} is damaged ({Path(str(error)).name} is missing); {_ELSE}") from error
+    except (SafetensorError, CheckpointException, ValueError, KeyError) as error:
+        raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ELSE}") from error
 
 
 _ELSE = "remove its folder to go back to the one before, or start anew."

@@ -4,16 +4,21 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Literal, TypeVar, cast
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+
+from tmatch.train import checkpoint, sharded
+from tmatch.train.sharded import Tensors, whole_tensor
 
 Network = TypeVar("Network", bound=nn.Module)
 Parallel = Literal["replicate", "shard"]
@@ -57,6 +62,13 @@ class Processes:
         """Networks with all of their weights, to draw and measure with; None where another process has that to do."""
         return networks
 
+    def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
+        """Begin to write a checkpoint of the run in `out`; it may count only once it is settled."""
+        checkpoint.save(out, step, tensors, record)
+
+    def settle(self, wait: bool = False) -> None:
+        """Make what was written the newest checkpoint, if it is on the disk; or `wait` until it is."""
+
 
 class Replicas(Processes):
     """Every process has all weights; gradients are averaged as they come (DDP)."""
@@ -87,6 +99,11 @@ class Replicas(Processes):
     def wait(self) -> None:
         dist.barrier()
 
+    def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
+        if self.rank == 0:
+            checkpoint.save(out, step, tensors, record)
+        self.wait()
+
 
 class Shards(Replicas):
     """Every process has a share of each weight, and gathers those of one unit after the other (FSDP2)."""
@@ -94,6 +111,8 @@ class Shards(Replicas):
     def __init__(self, device: torch.device, precision: torch.dtype | None = None) -> None:
         super().__init__(device)
         self.policy = MixedPrecisionPolicy(param_dtype=precision)
+        self._writers = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))  # talk while the others train
+        self._saving: tuple[Future[None], Callable[[], object]] | None = None
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
         self.spread(networks, units)
@@ -128,6 +147,27 @@ class Shards(Replicas):
         self._plain.load_state_dict(weights)
         return cast("Network", self._plain)
 
+    def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
+        """Every process writes its part, in the background."""
+        self.settle(wait=True)
+        draft = checkpoint.draft(out)
+        if self.rank == 0:
+            checkpoint.begin(draft)
+        self.wait()
+        self._saving = sharded.write(draft, tensors, self._writers), lambda: checkpoint.commit(draft, step, record)
+
+    def settle(self, wait: bool = False) -> None:
+        if self._saving is None or not (wait or self._saving[0].done()):
+            return
+        (written, commit), self._saving = self._saving, None
+        try:
+            written.result()
+        except CheckpointException as error:
+            reason = next(iter(error.failures.values()))[0]
+            raise OSError(f"A checkpoint could not be written ({reason}); the one before is as it was.") from error
+        if self.rank == 0:
+            commit()
+
 
 class _Called(nn.Module):
     """A module whose forward is a method of another."""
@@ -140,23 +180,6 @@ class _Called(nn.Module):
     def forward(self, *arguments: int) -> Tensor:
         answer: Tensor = getattr(self.networks, self.method)(*arguments)
         return answer
-
-
-def here(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole_tensor(tensor: Tensor) -> Tensor:
-    """All of a tensor; every process of the group takes part."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A whole tensor, laid out over the processes as another is."""
-    if isinstance(other, DTensor):
-        return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
-    return tensor.to(other.device)
 
 
 def place_of_process() -> tuple[int, int]:

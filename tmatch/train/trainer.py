@@ -5,86 +5,23 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from tmatch.tensors import Device, place
 from tmatch.train import checkpoint
+from tmatch.train.config import TrainConfig
 from tmatch.train.interrupt import interruptions
 from tmatch.train.monitor import Monitor, Silent
-from tmatch.train.processes import Parallel, Processes, here, joined, like, whole_tensor
+from tmatch.train.sharded import Tensors, here, whole_tensor
 
 Preview = Callable[["Task"], Tensor]
 """Draws a picture (3, height, width) of what a task has learnt."""
-
-
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class TrainConfig(BaseModel):
-    """How to descend; every figure has its place here, and no other key is taken."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    steps: int = Field(gt=0)  # of the optimizer
-    batch: int = Field(default=128, gt=0)  # samples a step
-    accumulate: int = Field(default=1, gt=0)  # parts a batch is computed in, to save memory
-    learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
-    warmup: int = Field(default=100, ge=0)  # steps until it is reached
-    cooldown: float = Field(default=0.0, ge=0, le=1)  # share of the steps over which it falls to zero at the end
-    weight_decay: float = Field(default=0.0, ge=0)  # of AdamW
-    betas: tuple[Share, Share] = (0.9, 0.99)  # of AdamW
-    clip: float = Field(default=1.0, gt=0)  # the largest norm of the gradient
-    ema: float = Field(default=0.999, ge=0, lt=1)  # decay of the averaged weights
-    checkpoint_every: int = Field(default=500, gt=0)  # steps
-    validate_every: int = Field(default=500, ge=0)  # steps; 0 is never
-    preview_every: int = Field(default=0, ge=0)  # steps between pictures of what is learnt; 0 is never
-    tensorboard: bool = False  # write losses and pictures for TensorBoard too
-    compile: bool = False  # compile the networks first
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products
-    device: Device = "auto"  # 'auto' takes the accelerator if there is one
-    parallel: Parallel = "replicate"  # the weights, between the processes of torchrun (DDP), or shard them (FSDP2)
-    seed: int = Field(default=0, ge=0, lt=2**31)  # of weights, order and noise
-
-    FREE: ClassVar[tuple[str, ...]] = (
-        "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel",
-    )  # fmt: skip
-    """What no bit of the weights depends on: a run goes on with other values of these."""
-
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if self.batch % self.accumulate:
-            raise ValueError(f"A batch of {self.batch} does not divide into {self.accumulate} parts.")
-        return self
-
-    def place(self) -> torch.device:
-        """Where to compute."""
-        return place(self.device)
-
-    def processes(self) -> Processes:
-        """Who trains: this process, or all that torchrun started."""
-        return joined(self.parallel, self.place(), torch.bfloat16 if self.precision == "bfloat16" else None)
-
-    def autocast(self) -> AbstractContextManager[None]:
-        """Matrix products in bfloat16 where that is asked for; losses and weights stay in float32."""
-        return torch.autocast(self.place().type, torch.bfloat16, enabled=self.precision == "bfloat16")
-
-    def rate(self, step: int, steps: int | None = None) -> float:
-        """Warm-up, then constant, then down to zero over the last `cooldown` share of the steps."""
-        last = steps or self.steps
-        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        fall = min(1.0, (last - step) / (self.cooldown * last)) if self.cooldown else 1.0
-        return self.learning_rate * rise * fall
-
-    def ema_decay(self, step: int) -> float:
-        """Short at first, so that early previews show the model and not its initial weights."""
-        return min(self.ema, (1 + step) / (10 + step))
 
 
 class Task(nn.Module, ABC):
@@ -168,10 +105,12 @@ class Trainer:
                 speed = (self.step - first) * self.config.batch / (time.perf_counter() - started)
                 bar.update(shown, completed=self.step, loss=loss, speed=speed)
                 self._look()
+                self.processes.settle()
                 if self.step % self.config.checkpoint_every == 0 or self.step == last:
                     self.save()
             if self.step < last:
                 self.save()
+            self.processes.settle(wait=True)
         self.monitor.flush()
         return self.step == last
 
@@ -220,16 +159,15 @@ class Trainer:
 
     def save(self) -> None:
         """Everything that the next step depends on."""
+        self.processes.save(self.out, self.step, self._state(), {"settings": self.settings})
+
+    def _state(self) -> Tensors:
         moments = {
             f"{key}.{name}": value
             for name, parameter in self.task.named_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
-        groups = {"model": self.task.state_dict(), "ema": self.ema.state_dict(), "optimizer": moments}
-        whole = {name: {key: whole_tensor(value) for key, value in group.items()} for name, group in groups.items()}
-        if self.processes.rank == 0:
-            checkpoint.save(self.out, self.step, whole, {"settings": self.settings})
-        self.processes.wait()
+        return {"model": self.task.state_dict(), "ema": self.ema.state_dict(), "optimizer": moments}
 
     def resume(self) -> None:
         """Take up the newest checkpoint of the run, if it has one and it is of this run."""
@@ -237,15 +175,12 @@ class Trainer:
         if newest is None:
             self.monitor.cut(0)
             return
-        groups, record = checkpoint.load(newest, ("model", "ema", "optimizer"), ("settings",))
+        record = checkpoint.record(newest, ("settings",))
         self._require_same(record["settings"], record["step"])
-        _load(self.task, groups["model"], newest)
-        _load(self.ema, groups["ema"], newest)
-        parameters = dict(self.task.named_parameters())
-        for key, value in groups["optimizer"].items():
-            moment, name = key.split(".", 1)
-            own = parameters[name]
-            self.optimizer.state[own][moment] = like(value, own) if value.ndim else value.to(own.device)
+        for parameter in self.task.parameters():  # AdamW makes these at its first step
+            moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+            self.optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
+        checkpoint.fill(newest, self._state())
         self.step = record["step"]
         self.monitor.cut(self.step)
 
@@ -288,13 +223,3 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def _load(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    own = module.state_dict()
-    try:
-        module.load_state_dict({key: like(value, own[key]) if key in own else value for key, value in tensors.items()})
-    except RuntimeError as error:
-        raise ValueError(
-            f"The checkpoint {path} is of another architecture: {str(error).splitlines()[-1].strip()}"
-        ) from error

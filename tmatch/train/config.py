@@ -1,0 +1,72 @@
+"""How to train."""
+
+from contextlib import AbstractContextManager
+from typing import Annotated, ClassVar, Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tmatch.tensors import Device, place
+from tmatch.train.processes import Parallel, Processes, joined
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainConfig(BaseModel):
+    """How to descend; every figure has its place here, and no other key is taken."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    steps: int = Field(gt=0)  # of the optimizer
+    batch: int = Field(default=128, gt=0)  # samples a step
+    accumulate: int = Field(default=1, gt=0)  # parts a batch is computed in, to save memory
+    learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
+    warmup: int = Field(default=100, ge=0)  # steps until it is reached
+    cooldown: float = Field(default=0.0, ge=0, le=1)  # share of the steps over which it falls to zero at the end
+    weight_decay: float = Field(default=0.0, ge=0)  # of AdamW
+    betas: tuple[Share, Share] = (0.9, 0.99)  # of AdamW
+    clip: float = Field(default=1.0, gt=0)  # the largest norm of the gradient
+    ema: float = Field(default=0.999, ge=0, lt=1)  # decay of the averaged weights
+    checkpoint_every: int = Field(default=500, gt=0)  # steps
+    validate_every: int = Field(default=500, ge=0)  # steps; 0 is never
+    preview_every: int = Field(default=0, ge=0)  # steps between pictures of what is learnt; 0 is never
+    tensorboard: bool = False  # write losses and pictures for TensorBoard too
+    compile: bool = False  # compile the networks first
+    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products
+    device: Device = "auto"  # 'auto' takes the accelerator if there is one
+    parallel: Parallel = "replicate"  # the weights, between the processes of torchrun (DDP), or shard them (FSDP2)
+    seed: int = Field(default=0, ge=0, lt=2**31)  # of weights, order and noise
+
+    FREE: ClassVar[tuple[str, ...]] = (
+        "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel",
+    )  # fmt: skip
+    """What no bit of the weights depends on: a run goes on with other values of these."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.batch % self.accumulate:
+            raise ValueError(f"A batch of {self.batch} does not divide into {self.accumulate} parts.")
+        return self
+
+    def place(self) -> torch.device:
+        """Where to compute."""
+        return place(self.device)
+
+    def processes(self) -> Processes:
+        """Who trains: this process, or all that torchrun started."""
+        return joined(self.parallel, self.place(), torch.bfloat16 if self.precision == "bfloat16" else None)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Matrix products in bfloat16 where that is asked for; losses and weights stay in float32."""
+        return torch.autocast(self.place().type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def rate(self, step: int, steps: int | None = None) -> float:
+        """Warm-up, then constant, then down to zero over the last `cooldown` share of the steps."""
+        last = steps or self.steps
+        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        fall = min(1.0, (last - step) / (self.cooldown * last)) if self.cooldown else 1.0
+        return self.learning_rate * rise * fall
+
+    def ema_decay(self, step: int) -> float:
+        """Short at first, so that early previews show the model and not its initial weights."""
+        return min(self.ema, (1 + step) / (10 + step))
