@@ -19,13 +19,9 @@ STEPS = 50
 def launched(out: Path, ranks: int, restarts: int = 0, **changes: object) -> None:
     """A run of so many processes, as torchrun starts them, and starts again where one dies."""
     settings = {"steps": STEPS, "batch": 12, "device": "cpu", "checkpoint_every": 50, "validate_every": 25, **changes}
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-        f"--max-restarts={restarts}",
-    ]
+    torchrun = [
+        "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
+    ]  # fmt: skip
     options = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     subprocess.run(

@@ -16,7 +16,6 @@ from tmatch.recipes.settings import Data
 from tmatch.recipes.shards import AboutShards, ShardRecipe
 from tmatch.sample import TextToImage
 from tmatch.train import checkpoint
-from tmatch.train.sharded import is_sharded
 
 _PACKAGE = Path(str(files("tmatch"))) / "weights"
 MODELS = tuple(sorted(folder.parent.name for folder in _PACKAGE.glob("*/model.json")))
@@ -85,7 +84,7 @@ def weights_of(name: str) -> Path:
     if (folder / "model.safetensors").is_file():
         return folder / "model.safetensors"
     newest = checkpoint.latest(folder)
-    if newest is not None and is_sharded(newest):
+    if newest is not None and checkpoint.is_sharded(newest):
         return newest
     if newest is None or not (newest / "ema.safetensors").is_file():
         raise ValueError(f"{folder} has no weights yet: its run has not written a checkpoint.")

@@ -6,6 +6,7 @@ from typing import Any
 from tmatch.recipes.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
 from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
 from tmatch.recipes.generator import GeneratorRecipe
+from tmatch.recipes.paper import LADDER_RECIPES, PAPER_RECIPES
 from tmatch.recipes.settings import FolderData, ShapesData
 from tmatch.recipes.shards import ShardRecipe
 from tmatch.train import TrainConfig
@@ -102,5 +103,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shards-fm": _shards("fm", "Flow matching on what `tmatch prepare` made: set shards."),
     "shards-dtm": _shards("dtm", "DTM on what `tmatch prepare` made, as in the paper: set shards."),
     "shards-dtm-mean": _shards("dtm-mean", "DTM with a mean read-out on what `tmatch prepare` made: set shards."),
+    **LADDER_RECIPES,
+    **PAPER_RECIPES,
 }  # fmt: skip
 """A function for each name, that returns the whole configuration."""

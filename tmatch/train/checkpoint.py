@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
 
-from tmatch.train import sharded
-from tmatch.train.sharded import Shapes, Tensors, like
+Tensors = dict[str, dict[str, Tensor]]
+"""Named groups of named tensors."""
+Shapes = dict[str, dict[str, torch.Size]]
 
 
 def _sync(path: Path) -> None:
@@ -124,24 +124,36 @@ def record(path: Path, entries: Sequence[str] = ()) -> dict[str, Any]:
     return found
 
 
+def is_sharded(path: Path) -> bool:
+    """Whether several processes wrote a checkpoint, each its parts."""
+    return any(path.glob("shard-*.safetensors"))
+
+
 def load(path: Path, group: str) -> dict[str, Tensor]:
     """A group of tensors of a checkpoint, all of them."""
     with _said(path):
-        if sharded.is_sharded(path):
-            tensors = {name: torch.empty(shape) for name, shape in sharded.shapes(path)[group].items()}
-            sharded.fill(path, {group: tensors})
-            return tensors
-        return load_file(path / f"{group}.safetensors")
+        if not is_sharded(path):
+            return load_file(path / f"{group}.safetensors")
+        from tmatch.train import sharded  # a second of imports that others do without
+
+        tensors = {name: torch.empty(shape) for name, shape in sharded.shapes(path)[group].items()}
+        sharded.fill(path, {group: tensors})
+        return tensors
 
 
-def fill(path: Path, tensors: Tensors) -> None:
-    """Give tensors, which may be spread over processes, their values in a checkpoint."""
+def fill(path: Path, tensors: Tensors, like: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Give tensors, which may be spread over processes, their values in a checkpoint.
+
+    `like` lays a whole tensor out as another is.
+    """
     with _said(path):
-        written = sharded.is_sharded(path)
-        _require_same(path, sharded.shapes(path) if written else _shapes(path, list(tensors)), tensors)
-        if written:
+        if is_sharded(path):
+            from tmatch.train import sharded  # a second of imports that others do without
+
+            _require_same(path, sharded.shapes(path), tensors)
             sharded.fill(path, tensors)
             return
+        _require_same(path, _shapes(path, list(tensors)), tensors)
         for name, group in tensors.items():
             saved = load_file(path / f"{name}.safetensors")
             with torch.no_grad():
@@ -180,7 +192,7 @@ def _said(path: Path) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise ValueError(f"The checkpoint {path} is damaged ({Path(str(error)).name} is missing); {_ELSE}") from error
-    except (SafetensorError, CheckpointException, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ELSE}") from error
 
 

@@ -1,50 +1,32 @@
-"""Tensors spread over processes: their parts, and files of safetensors to which each process writes its own."""
+"""Checkpoints of tensors that are spread over processes: each writes its parts, in the background, as safetensors."""
 
 import warnings
 from concurrent.futures import Future
 from pathlib import Path
 
-import torch
-from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.tensor import DTensor, distribute_tensor
 
-Tensors = dict[str, dict[str, Tensor]]
-"""Named groups of named tensors."""
-Shapes = dict[str, dict[str, torch.Size]]
-
-
-def here(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole_tensor(tensor: Tensor) -> Tensor:
-    """All of a tensor; every process of the group takes part."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A whole tensor, laid out over the processes as another is."""
-    if isinstance(other, DTensor):
-        return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
-    return tensor.to(other.device)
+from tmatch.train.checkpoint import Shapes, Tensors
 
 
 def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup) -> Future[None]:
     """Have every process write its parts of tensors to a folder, while it goes on with a copy of them taken now."""
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    answer = dcp.async_save(dict(_flat(tensors)), storage_writer=writer, process_group=group)
+    answer = dcp.async_save(_flat(tensors), storage_writer=writer, process_group=group)
     assert isinstance(answer, Future)
     return answer
 
 
-def is_sharded(folder: Path) -> bool:
-    """Whether several processes wrote a checkpoint together."""
-    return any(folder.glob("shard-*.safetensors"))
+def finish(written: Future[None]) -> None:
+    """Wait until every process has written."""
+    try:
+        written.result()
+    except CheckpointException as error:
+        raise OSError(f"A checkpoint could not be written ({_reason(error)}); the one before is as it was.") from error
 
 
 def shapes(folder: Path) -> Shapes:
@@ -61,8 +43,16 @@ def fill(folder: Path, tensors: Tensors) -> None:
     """Give tensors, whole or spread over any number of processes, the values that `write` wrote."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")  # as is meant
-        dcp.load(dict(_flat(tensors)), storage_reader=HuggingFaceStorageReader(str(folder)))
+        try:
+            dcp.load(_flat(tensors), storage_reader=HuggingFaceStorageReader(str(folder)))
+        except CheckpointException as error:
+            raise ValueError(str(_reason(error))) from error
 
 
-def _flat(tensors: Tensors) -> list[tuple[str, Tensor]]:
-    return [(f"{group}/{name}", tensor.detach()) for group, named in tensors.items() for name, tensor in named.items()]
+def _flat(tensors: Tensors) -> dict[str, object]:
+    return {f"{group}/{name}": tensor.detach() for group, named in tensors.items() for name, tensor in named.items()}
+
+
+def _reason(error: CheckpointException) -> BaseException:
+    """What the first process that failed says."""
+    return next(iter(error.failures.values()))[0]

@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from tmatch.train import checkpoint
+from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
 from tmatch.train.interrupt import interruptions
 from tmatch.train.monitor import Monitor, Silent
-from tmatch.train.sharded import Tensors, here, whole_tensor
 
 Preview = Callable[["Task"], Tensor]
 """Draws a picture (3, height, width) of what a task has learnt."""
@@ -142,7 +142,7 @@ class Trainer:
                 loss.backward()
             total += loss.item()
         total = self.processes.mean(total)
-        norm = whole_tensor(nn.utils.clip_grad_norm_(self.task.parameters(), self.config.clip))
+        norm = self.processes.whole(nn.utils.clip_grad_norm_(self.task.parameters(), self.config.clip))
         if not math.isfinite(total) or not torch.isfinite(norm):
             raise ValueError(
                 f"Training diverged at step {self.step} (loss {total}, gradient {norm.item()}); start anew with a "
@@ -152,7 +152,7 @@ class Trainer:
         self.optimizer.zero_grad()
         fresh = 1 - self.config.ema_decay(self.step)
         with torch.no_grad():
-            averaged, weights = ([here(p) for p in task.parameters()] for task in (self.ema, self.task))
+            averaged, weights = ([self.processes.here(p) for p in task.parameters()] for task in (self.ema, self.task))
             torch._foreach_lerp_(averaged, weights, fresh)
         self.step += 1
         return total
@@ -180,7 +180,7 @@ class Trainer:
         for parameter in self.task.parameters():  # AdamW makes these at its first step
             moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
             self.optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
-        checkpoint.fill(newest, self._state())
+        checkpoint.fill(newest, self._state(), self.processes.like)
         self.step = record["step"]
         self.monitor.cut(self.step)
 

@@ -1,0 +1,5 @@
+"""`python -m tmatch`, which torchrun can start: `torchrun ... -m tmatch train ...`."""
+
+from tmatch.app.cli import main
+
+main()

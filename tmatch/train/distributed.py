@@ -1,0 +1,150 @@
+"""Several processes: replicas of the weights (DDP), or shards of them (FSDP2)."""
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from tmatch.train import checkpoint, sharded
+from tmatch.train.checkpoint import Tensors
+from tmatch.train.processes import Loss, Network, Parallel, Processes
+
+
+class Replicas(Processes):
+    """Every process has all weights; gradients are averaged as they come (DDP)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank = dist.get_rank()
+        self.world = dist.get_world_size()
+        self.device = device
+
+    def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
+        self._replica = DistributedDataParallel(_Called(networks, loss))
+        return self._replica
+
+    def collecting(self) -> AbstractContextManager[None]:
+        return self._replica.no_sync()
+
+    def assembled(self, networks: Network) -> Network | None:
+        return networks if self.rank == 0 else None
+
+    def mean(self, value: float) -> float:
+        total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return total.item() / self.world
+
+    def agreed(self, wish: bool) -> bool:
+        return self.mean(float(wish)) > 0
+
+    def wait(self) -> None:
+        dist.barrier()
+
+    def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
+        if self.rank == 0:
+            checkpoint.save(out, step, tensors, record)
+        self.wait()
+
+
+class Shards(Replicas):
+    """Every process has a share of each weight, and gathers those of one unit after the other (FSDP2)."""
+
+    def __init__(self, device: torch.device, precision: torch.dtype | None = None) -> None:
+        super().__init__(device)
+        self.policy = MixedPrecisionPolicy(param_dtype=precision)
+        self._writers = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))  # talk while the others train
+        self._saving: tuple[Future[None], Callable[[], object]] | None = None
+
+    def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
+        self.spread(networks, units)
+        register_fsdp_forward_method(networks, loss)
+        self._root = cast("FSDPModule", networks)
+        method: Loss = getattr(networks, loss)
+        return method
+
+    def spread(self, networks: nn.Module, units: Sequence[nn.Module]) -> None:
+        if self.rank == 0 and not hasattr(self, "_plain"):
+            self._plain = copy.deepcopy(networks, getattr(networks, "shared", dict)())
+        for unit in units:
+            fully_shard(unit, mp_policy=self.policy)
+            if hasattr(unit, "prepare"):  # called besides its forward
+                register_fsdp_forward_method(unit, "prepare")
+        fully_shard(networks, mp_policy=self.policy)
+        # What our networks return is never changed in place.
+        warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view tensor")
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        self._root.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self._root.set_requires_gradient_sync(True)
+
+    def here(self, tensor: Tensor) -> Tensor:
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def like(self, tensor: Tensor, other: Tensor) -> Tensor:
+        if isinstance(other, DTensor):
+            return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
+        return super().like(tensor, other)
+
+    def assembled(self, networks: Network) -> Network | None:
+        weights = {name: self.whole(tensor) for name, tensor in networks.state_dict().items()}
+        if self.rank:
+            return None
+        self._plain.load_state_dict(weights)
+        return cast("Network", self._plain)
+
+    def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
+        """Every process writes its part, in the background."""
+        self.settle(wait=True)
+        draft = checkpoint.draft(out)
+        if self.rank == 0:
+            checkpoint.begin(draft)
+        self.wait()
+        self._saving = sharded.write(draft, tensors, self._writers), lambda: checkpoint.commit(draft, step, record)
+
+    def settle(self, wait: bool = False) -> None:
+        if self._saving is None or not (wait or self._saving[0].done()):
+            return
+        (written, commit), self._saving = self._saving, None
+        sharded.finish(written)
+        if self.rank == 0:
+            commit()
+
+
+class _Called(nn.Module):
+    """A module whose forward is a method of another."""
+
+    def __init__(self, networks: nn.Module, method: str) -> None:
+        super().__init__()
+        self.networks = networks
+        self.method = method
+
+    def forward(self, *arguments: int) -> Tensor:
+        answer: Tensor = getattr(self.networks, self.method)(*arguments)
+        return answer
+
+
+def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None) -> Replicas:
+    """The processes that torchrun started; they find each other here."""
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+    return Replicas(device) if parallel == "replicate" else Shards(device, precision)
