@@ -299,3 +299,18 @@ def test_the_path_to_pictures_is_written_as_a_strip_and_an_animation(model: Path
     done = run("generate", "a circle", "--model", str(model), "--path", "--out", "folder", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {path.suffix for path in (tmp_path / "folder").iterdir()} == {".png", ".gif", ".jsonl"}
+
+
+def test_a_plan_needs_neither_data_nor_memory() -> None:
+    settings = ("dtm-s", "--gpus", "2", "--device", "rtx 4090", "--expected.text-width", "64", "--backbone.depth", "1")
+    plan = json.loads(run("plan", *settings, "--json").stdout)
+    assert (plan["gpus"], plan["device"], plan["tokens_an_image"]) == (2, "RTX 4090", 256)
+    times = plan["drawing"]["at_least_seconds_by_steps"]
+    assert times["32"]["4"] == pytest.approx(plan["drawing"]["at_least_seconds"])
+    assert "GPU-hours" in run("plan", *settings).stdout
+    assert_refused(run("plan", "dtm-ss"), "There is no recipe 'dtm-ss'", "did you mean 'dtm-s'")
+    assert_refused(run("plan", "dtm-s", "--gpus", "3"), "does not divide among 3 GPUs", "--train.batch")
+    assert_refused(run("plan", "dtm-s", "--gpus", "0"), "number of GPUs")
+    assert_refused(run("plan", "dtm-s", "--device", "abacus"), "There is no device 'abacus'")
+    assert_refused(run("plan", "dtm-s", "--utilisation.training", "2"), "share of the peak")
+    assert_refused(run("plan", "shapes-autoencoder"), "Only generators are planned")

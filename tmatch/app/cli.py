@@ -22,8 +22,11 @@ from rich.table import Table
 from tmatch import __version__
 from tmatch.app.draw import evaluate, generate
 from tmatch.app.overrides import with_file
+from tmatch.app.plan import Hardware, planned
 from tmatch.app.prepare import prepare
+from tmatch.plan.report import record, render
 from tmatch.recipes import RECIPES
+from tmatch.recipes.base import Expected
 from tmatch.train.interrupt import preempted
 from tmatch.variants import VARIANTS
 
@@ -67,14 +70,18 @@ def variants(*, json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     Console().print(table)
 
 
-def train(arguments: Sequence[str]) -> Callable[..., None]:
-    """The command that trains; its options have the defaults of a recipe, or of the `--config` file on top of it."""
+def _recipes(arguments: Sequence[str]) -> Any:  # noqa: ANN401
+    """The type of an option: a recipe with every setting, by default its own or those of the `--config` file."""
     defaults = {name: recipe() for name, recipe in RECIPES.items()}
     config, name = _config(arguments), _recipe(arguments)
     if config is not None and name in defaults:
         defaults[name] = with_file(defaults[name], config)
     about = {name: recipe.__doc__ or "" for name, recipe in RECIPES.items()}
-    recipes: Any = tyro.extras.subcommand_type_from_defaults(defaults, descriptions=about)
+    return tyro.extras.subcommand_type_from_defaults(defaults, descriptions=about)
+
+
+def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
+    """The command that trains."""
 
     def train(recipe: recipes, out: Path, config: Path | None = None) -> None:
         """Train a recipe, or go on where the same command stopped.
@@ -95,6 +102,31 @@ def train(arguments: Sequence[str]) -> Callable[..., None]:
     return train
 
 
+def _plan(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
+    """The command that plans."""
+
+    def plan(
+        recipe: recipes,
+        hardware: Annotated[Hardware, tyro.conf.arg(name="")] = Hardware(),
+        expected: Expected = Expected(),
+        config: Path | None = None,
+        json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    ) -> None:
+        """Say what a recipe would take: parameters, FLOPs, memory, days, and seconds an image. Nothing is allocated.
+
+        Args:
+            recipe: what to plan; every setting of it can be overridden.
+            hardware: what it would run on.
+            expected: data that is not there yet; where a recipe's is, that counts.
+            config: a YAML file of settings; options given here override it.
+            json_output: print JSON instead of tables.
+        """
+        found = planned(recipe, hardware, expected)
+        print(json.dumps(record(found), indent=2) if json_output else render(found), end="\n" if json_output else "")
+
+    return plan
+
+
 def _config(arguments: Sequence[str]) -> Path | None:
     """The value of `--config`, wherever it stands; the last one where there are several."""
     found = None
@@ -107,10 +139,10 @@ def _config(arguments: Sequence[str]) -> Path | None:
 
 
 def _recipe(arguments: Sequence[str]) -> str:
-    """The recipe to train, wherever it stands; one that is not there is refused, with the one that was meant."""
+    """The recipe, wherever it stands; one that is not there is refused, with the one that was meant."""
     named = [word for before, word in pairwise(arguments) if word in RECIPES and before not in ("--out", "--config")]
     first = "".join(arguments[1:2])
-    if arguments[:1] == ["train"] and first and not named and not first.startswith("-"):
+    if arguments[:1] in (["train"], ["plan"]) and first and not named and not first.startswith("-"):
         raise ValueError(f"There is no recipe '{first}'{_meant(first, RECIPES)}; the recipes are {', '.join(RECIPES)}.")
     return named[0] if named else ""
 
@@ -144,8 +176,8 @@ def _parsed(arguments: Sequence[str]) -> Callable[[], None]:
     """The command that was asked for, with its arguments, ready to run."""
     arguments = list(arguments)
     commands: dict[str, Callable[..., None]] = {
-        "generate": generate, "evaluate": evaluate, "train": train(arguments), "prepare": prepare,
-        "variants": variants, "version": version,
+        "generate": generate, "evaluate": evaluate, "train": _train(recipes := _recipes(arguments)), "prepare": prepare,
+        "plan": _plan(recipes), "variants": variants, "version": version,
     }  # fmt: skip
     if arguments[0] not in commands and not arguments[0].startswith("-"):
         hint = f"{_meant(arguments[0], commands)}; the commands are {', '.join(commands)}."

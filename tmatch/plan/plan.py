@@ -100,6 +100,17 @@ class Plan:
         """Until the images of the draw are there."""
         return sum(self.drawing(network) for network in ("backbone", "head", "other"))
 
+    def seconds_with(self, transitions: int, head_steps: int) -> float:
+        """As `seconds_to_draw`, for other numbers of steps: T (backbone + S head)."""
+        total = 0.0
+        for calls in self.sampling.calls:
+            share = self.utilisation.head if calls.network == "head" else self.utilisation.backbone
+            times = transitions / self.sampling.transitions
+            if calls.network == "head" and calls.evaluations:
+                times *= head_steps / self.sampling.draw.head_steps
+            total += times * calls.count * seconds(calls.each, self.device, self.precision, share)
+        return total
+
     def fits(self, memory: Memory) -> bool:
         """Whether a rank can hold that."""
         return memory.total <= self.device.memory * (1 - SPARE)

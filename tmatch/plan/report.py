@@ -11,13 +11,15 @@ from tmatch.plan.devices import GIB
 from tmatch.plan.plan import SPARE, Plan
 
 NETWORKS = ("backbone", "head", "other")
+STEPS = (1, 4, 16, 32, 64, 128)
+HEAD_STEPS = (1, 4, 16, 64)
 
 
 def render(plan: Plan, width: int = 120) -> str:
     """The plan as tables of plain text."""
     text = StringIO()
     console = Console(file=text, width=width, color_system=None, highlight=False)
-    for table in (_model(plan), _memory(plan), _training(plan), _drawing(plan)):
+    for table in (_model(plan), _memory(plan), _training(plan), _drawing(plan), _times(plan)):
         console.print(table)
     return text.getvalue()
 
@@ -60,6 +62,9 @@ def record(plan: Plan) -> dict[str, Any]:
             "flops": {name: plan.sampling.flops(name) for name in NETWORKS},
             "seconds": {name: plan.drawing(name) for name in NETWORKS},
             "at_least_seconds": plan.seconds_to_draw,
+            "at_least_seconds_by_steps": {
+                steps: {head: plan.seconds_with(steps, head) for head in _head_steps(plan)} for steps in _steps(plan)
+            },
         },
     }
 
@@ -112,4 +117,24 @@ def _drawing(plan: Plan) -> Table:
     for name in NETWORKS:
         numbers = f"{plan.sampling.evaluations(name):,}", f"{plan.sampling.flops(name) / 1e9:,.1f}"
         table.add_row(name, *numbers, f"{plan.drawing(name):,.4f}")
+    return table
+
+
+def _steps(plan: Plan) -> tuple[int, ...]:
+    """Transitions worth a row: the model's own, where it takes no others."""
+    return (plan.sampling.transitions,) if plan.sampling.draw.steps is None else STEPS
+
+
+def _head_steps(plan: Plan) -> tuple[int, ...]:
+    return HEAD_STEPS if plan.sampling.evaluations("head") else (plan.sampling.draw.head_steps,)
+
+
+def _times(plan: Plan) -> Table:
+    title = "Seconds, no less than, by transitions and head steps"
+    has_head = bool(plan.sampling.evaluations("head"))
+    table = Table(
+        "", *(f"{head} head" if has_head else "no head" for head in _head_steps(plan)), title=title, min_width=56
+    )
+    for steps in _steps(plan):
+        table.add_row(str(steps), *(f"{plan.seconds_with(steps, head):,.3f}" for head in _head_steps(plan)))
     return table

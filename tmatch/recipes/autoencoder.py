@@ -15,6 +15,7 @@ from tmatch.data import Autoencoder, CodeAutoencoder
 from tmatch.eval.shapes import check
 from tmatch.recipes.settings import AnyData, Data, ShapesData, Strict
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer, checkpoint
+from tmatch.train.processes import place_of_process
 
 WEIGHTS = "autoencoder.safetensors"
 
@@ -44,6 +45,8 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
 
         The answer is None where the run was interrupted; the same call goes on.
         """
+        if place_of_process()[1] > 1:
+            raise ValueError("An autoencoder is trained by one process: start it without torchrun.")
         self.data.validation(self.held_out)  # so that a data set without one is refused before any work
         images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
         trainer = Trainer(AutoencoderTask(self.build(), images, self.kl, self.train.seed), self.train, out, about=self)
@@ -126,13 +129,12 @@ def copy_autoencoder(name: str, out: Path) -> None:
     draft.rename(out / "autoencoder")
 
 
-def open_autoencoder(name: str, out: Path) -> Autoencoder | CodeAutoencoder | None:
-    """One that comes with the package, 'none' for pixels, and any other was copied into the run."""
+def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder | None:
+    """One that comes with the package, 'none' for pixels, and any other is in a folder."""
     if name == "none":
         return None
     if name in COMMITTED:
         return committed_autoencoder(name)
-    folder = out / "autoencoder"
     try:
         recipe = AutoencoderRecipe[Data].model_validate_json((folder / "recipe.json").read_text())
         return load_autoencoder(folder / WEIGHTS, recipe)

@@ -1,5 +1,6 @@
 """What the recipes of generators share: the networks, how they are sampled, and a run."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,32 @@ class SamplingSettings(Strict):
         }
 
 
-class TrainedRecipe(Strict):
+@dataclass(frozen=True)
+class Expected:
+    """Data that is still to come: the paper's, unless told otherwise."""
+
+    size: int = 256
+    """pixels of a side"""
+    factor: int = 8
+    """pixels of a side that the autoencoder makes one number of"""
+    channels: int = 4
+    """of its latents"""
+    text_length: int = 128
+    """tokens of a caption"""
+    text_width: int = 4096
+    """of their embedding"""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The shape of a state, the length and width of a text, and the number of codes where states are made of them."""
+
+    shape: Shape
+    text: tuple[int, int]
+    codes: int | None = None
+
+
+class TrainedRecipe(Strict, ABC):
     """A generator, its training and its sampling; where its data comes from is said by those that build on it."""
 
     train: TrainConfig
@@ -104,6 +130,10 @@ class TrainedRecipe(Strict):
     def checkable(self, count: int, split: Split = "test") -> ShapePictures | None:
         """Captions of which an exact checker can tell whether a picture satisfies them, where there is one."""
         return None
+
+    @abstractmethod
+    def sizes(self, expected: "Expected") -> "Sizes":
+        """Of what the model reads; as `expected` where the data is not there yet."""
 
     def network(self, shape: Shape, condition_width: int, codes: int | None = None) -> Model:
         """The model of states of a shape, with weights from the generator as it stands."""

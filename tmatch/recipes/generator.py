@@ -16,7 +16,7 @@ from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
 from tmatch.patch import Patchify
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
-from tmatch.recipes.base import Shape, TrainedRecipe
+from tmatch.recipes.base import Expected, Shape, Sizes, TrainedRecipe
 from tmatch.recipes.settings import AnyData, Data, Split, Strict
 from tmatch.sample import TextToImage
 from tmatch.text import WordEncoder
@@ -54,10 +54,15 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
 
     def codec(self, out: Path) -> Codec:
         """Pictures to states, as the run in `out` does it."""
-        return Codec(Patchify(self.patch), open_autoencoder(self.autoencoder, out))
+        return Codec(Patchify(self.patch), open_autoencoder(self.autoencoder, out / "autoencoder"))
 
     def checkable(self, count: int, split: Split = "test") -> ShapePictures | None:
         return self.data.checkable(count, split)
+
+    def sizes(self, expected: Expected) -> Sizes:
+        codec = Codec(Patchify(self.patch), open_autoencoder(self.autoencoder, Path(self.autoencoder)))
+        rows, columns, channels = codec.encode(self.data.training().load([0])).shape[1:]
+        return Sizes((rows, columns, channels), (self.text.longest, self.text.width), codec.codes)
 
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights, and measure them where there is a measure.

@@ -18,7 +18,7 @@ from tmatch.patch import Patchify
 from tmatch.prepare.shards import AutoencoderIdentity, Identity, ShardSet, TextIdentity
 from tmatch.prepare.stream import StreamedStates
 from tmatch.pretrained import load_autoencoder, load_text_encoder
-from tmatch.recipes.base import TrainedRecipe
+from tmatch.recipes.base import Expected, Sizes, TrainedRecipe
 from tmatch.recipes.settings import Strict
 from tmatch.sample import TextToImage
 from tmatch.text import EmbeddedText, TextEncoder
@@ -67,6 +67,16 @@ class ShardRecipe(TrainedRecipe):
         result = {"weights": "model.safetensors", "samples": len(training)}
         checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
+
+    def sizes(self, expected: Expected) -> Sizes:
+        if self.shards.exists():
+            about = self.about(ShardSet(self.shards), None)
+            return Sizes(about.shape, (about.text.longest, about.text.width))
+        if expected.size % (expected.factor * max(self.patch)):
+            raise ValueError(f"Pictures of {expected.size} do not divide into tokens: give another --expected.size.")
+        rows, columns = (expected.size // expected.factor // side for side in self.patch)
+        shape = (rows, columns, expected.channels * self.patch[0] * self.patch[1])
+        return Sizes(shape, (expected.text_length, expected.text_width))
 
     def about(self, training: ShardSet, validation: ShardSet | None) -> "AboutShards":
         """What the model is: its states have the most common size."""

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Train on all GPUs of this machine:  scripts/torchrun.sh RECIPE --shards DIR --out DIR [settings]
+#
+# The same line goes on after a crash, Ctrl-C or a reboot, on this or another number of GPUs. A process that dies is
+# started again, with all others, from the last checkpoint, up to three times. SIGTERM saves and ends with 0. On a
+# machine without GPUs, say how many processes: GPUS=2 scripts/torchrun.sh ...
+set -eu
+GPUS=${GPUS:-$(nvidia-smi --list-gpus | wc -l)}
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
+
+torchrun --standalone --nproc-per-node="$GPUS" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
+run=$!
+preempted=
+trap 'preempted=yes; kill -TERM "$run"' TERM
+wait "$run" && code=0 || code=$?
+[ -z "$preempted" ] || { wait "$run" || code=0; } # asked to end, torchrun says 1 after its processes have saved
+exit "$code"

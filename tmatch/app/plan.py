@@ -1,0 +1,45 @@
+"""`tmatch plan`."""
+
+from dataclasses import dataclass
+
+import torch
+
+from tmatch.plan import Draw, Plan, Precision, Utilisation, plan
+from tmatch.recipes import Recipe
+from tmatch.recipes.base import Expected, TrainedRecipe
+from tmatch.tensors import whole
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a recipe would run on."""
+
+    gpus: int = 1
+    """how many"""
+    device: str = "H100 SXM"
+    """which: H100 SXM, A100 80GB, A100 40GB, L40S, RTX 4090, RTX 3090"""
+    precision: Precision | None = None
+    """of matrix products; none for the recipe's"""
+    utilisation: Utilisation = Utilisation()
+    """share of the peak that is reached"""
+
+
+def planned(recipe: Recipe, hardware: Hardware, expected: Expected) -> Plan:
+    """The plan of a recipe."""
+    if not isinstance(recipe, TrainedRecipe):
+        raise ValueError("Only generators are planned, and this is the recipe of an autoencoder.")
+    sizes, train, how = recipe.sizes(expected), recipe.train, recipe.sampling
+    with torch.device("meta"):
+        model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
+    whole("The number of GPUs", hardware.gpus)
+    if train.batch % (hardware.gpus * train.accumulate):
+        raise ValueError(
+            f"A batch of {train.batch} does not divide among {hardware.gpus} GPUs in {train.accumulate} parts each; "
+            "set --train.batch or --train.accumulate."
+        )
+    return plan(
+        model, sizes.shape, train.batch, hardware.device, hardware.gpus, train.steps, text=sizes.text,
+        micro_batch=train.batch // (hardware.gpus * train.accumulate),
+        precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
+        draw=Draw(how.steps, how.head_steps, guided=how.guidance != 1, iterations=how.iterations),
+    )  # fmt: skip
