@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from tmatch.recipes import MODELS, GeneratorRecipe, load_model
 from tmatch.recipes.autoencoder import AutoencoderRecipe, load_autoencoder
 from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.recipes.export import export
 from tmatch.recipes.generator import TextSettings
-from tmatch.recipes.models import export
 from tmatch.recipes.settings import FolderData, ShapesData, shapes_split
 from tmatch.train import TrainConfig
 

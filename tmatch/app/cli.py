@@ -21,6 +21,7 @@ from rich.table import Table
 
 from tmatch import __version__
 from tmatch.app.draw import evaluate, generate
+from tmatch.app.export import export
 from tmatch.app.overrides import with_file
 from tmatch.app.plan import Hardware, planned
 from tmatch.app.prepare import prepare
@@ -177,7 +178,7 @@ def _parsed(arguments: Sequence[str]) -> Callable[[], None]:
     arguments = list(arguments)
     commands: dict[str, Callable[..., None]] = {
         "generate": generate, "evaluate": evaluate, "train": _train(recipes := _recipes(arguments)), "prepare": prepare,
-        "plan": _plan(recipes), "variants": variants, "version": version,
+        "plan": _plan(recipes), "export": export, "variants": variants, "version": version,
     }  # fmt: skip
     if arguments[0] not in commands and not arguments[0].startswith("-"):
         hint = f"{_meant(arguments[0], commands)}; the commands are {', '.join(commands)}."

@@ -1,16 +1,16 @@
 """Trained models: those that come with the package, and those that runs leave behind."""
 
 import json
-import shutil
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
-import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from tmatch.pretrained.hub import download
 from tmatch.recipes.generator import About, GeneratorRecipe
 from tmatch.recipes.settings import Data
 from tmatch.recipes.shards import AboutShards, ShardRecipe
@@ -18,15 +18,33 @@ from tmatch.sample import TextToImage
 from tmatch.train import checkpoint
 
 _PACKAGE = Path(str(files("tmatch"))) / "weights"
+HUB = "hf:"
+"""What the name of a model on the hub begins with."""
 MODELS = tuple(sorted(folder.parent.name for folder in _PACKAGE.glob("*/model.json")))
 """The models that come with the package."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model, what it says of itself, and where it is."""
+
+    pipeline: TextToImage
+    about: About | AboutShards
+    folder: Path
 
 
 def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data] | ShardRecipe]:
     """A model by the name of one that comes with the package or by the folder of a run, and the recipe that made it.
 
-    The averaged weights: those of the finished run, or of its newest checkpoint while it goes on.
+    The averaged weights: those of the finished run, or of its newest checkpoint while it goes on. A model of the hub is
+    named `hf:owner/name`; of it only JSON, text and safetensors are read.
     """
+    opened = open_model(name)
+    return opened.pipeline, opened.about.recipe
+
+
+def open_model(name: str) -> Opened:
+    """As `load_model`, with all there is to know."""
     folder = _folder(name)
     try:
         about = _about((folder / "model.json").read_bytes())
@@ -34,7 +52,7 @@ def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data] | ShardRec
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
         raise ValueError(f"{folder / 'model.json'} does not describe a model of this version ({reason}).") from error
     pipeline = about.pipeline(folder)
-    weights = weights_of(name)
+    weights = _weights_in(folder)
     try:
         tensors = checkpoint.load(weights, "ema") if weights.is_dir() else load_file(weights)
         pipeline.trained().load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
@@ -43,17 +61,7 @@ def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data] | ShardRec
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()
         raise ValueError(f"{weights} is of another architecture than its model.json says: {reason}") from error
-    return pipeline.requires_grad_(False).eval(), about.recipe
-
-
-def export(name: str, out: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write a model as a folder of its own, in half precision: what the package's weights are."""
-    pipeline = load_model(name)[0]
-    checkpoint.write_bytes(out / "model.json", (_folder(name) / "model.json").read_bytes())
-    if (_folder(name) / "autoencoder").is_dir():
-        shutil.copytree(_folder(name) / "autoencoder", out / "autoencoder", dirs_exist_ok=True)
-    weights = pipeline.trained().state_dict()
-    checkpoint.write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
+    return Opened(pipeline.requires_grad_(False).eval(), about, folder)
 
 
 def _about(text: bytes) -> About | AboutShards:
@@ -68,6 +76,8 @@ def _about(text: bytes) -> About | AboutShards:
 def _folder(name: str) -> Path:
     if name in MODELS:
         return _PACKAGE / name
+    if name.startswith(HUB):
+        return download(name.removeprefix(HUB))
     folder = Path(name)
     if (folder / "model.json").is_file():
         return folder
@@ -80,7 +90,10 @@ def _folder(name: str) -> Path:
 
 def weights_of(name: str) -> Path:
     """The file of a model's averaged weights; or a checkpoint, where several processes wrote it together."""
-    folder = _folder(name)
+    return _weights_in(_folder(name))
+
+
+def _weights_in(folder: Path) -> Path:
     if (folder / "model.safetensors").is_file():
         return folder / "model.safetensors"
     newest = checkpoint.latest(folder)

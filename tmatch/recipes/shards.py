@@ -28,6 +28,10 @@ from tmatch.train.processes import place_of_process
 PREVIEWS = 16
 
 
+AUTOENCODER, TEXT = "autoencoder", "text_encoder"
+"""Where encoders that come with a model are, in its folder."""
+
+
 class ShardRecipe(TrainedRecipe):
     """Everything about a run on shards; no other key is taken. Encoders are those of the shards, and not trained."""
 
@@ -120,19 +124,25 @@ class AboutShards(Strict):
     autoencoder: AutoencoderIdentity
     text: TextIdentity
 
-    def codec(self) -> Codec:
-        """Latents to pictures."""
-        autoencoder = load_autoencoder(self.autoencoder.name, self.autoencoder.precision)
+    def codec(self, folder: Path | None = None) -> Codec:
+        """Latents to pictures; by the autoencoder in the model's folder, if there is one."""
+        name = _bundled(folder, AUTOENCODER) or self.autoencoder.name
+        autoencoder = load_autoencoder(name, self.autoencoder.precision)
         _require_same(self.autoencoder, autoencoder.identity())
         return Codec(Patchify(self.recipe.patch), autoencoder)
 
     def pipeline(self, folder: Path) -> TextToImage:
         """The networks of a run, with other weights."""
-        encoder = load_text_encoder(self.text.name, self.text.longest, self.text.precision)
+        encoder = load_text_encoder(_bundled(folder, TEXT) or self.text.name, self.text.longest, self.text.precision)
         _require_same(self.text, encoder.identity())
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             model = self.recipe.network(self.shape, encoder.width)
-        return TextToImage(model, encoder, self.codec(), self.shape)
+        return TextToImage(model, encoder, self.codec(folder), self.shape)
+
+
+def _bundled(folder: Path | None, part: str) -> str | None:
+    """An encoder that comes with the model."""
+    return str(folder / part) if folder is not None and (folder / part).is_dir() else None
 
 
 def _require_same(then: Identity, now: dict[str, Any]) -> None:

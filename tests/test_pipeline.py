@@ -1,0 +1,123 @@
+"""Models as folders of their own, and as one object."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import save_kl_autoencoder, save_text_encoder
+
+from tmatch.app.cli import main
+from tmatch.pipeline import Pipeline
+from tmatch.recipes.export import export
+from tmatch.recipes.models import MODELS, load_model
+
+
+def test_saved_and_loaded_it_draws_the_same(tmp_path: Path) -> None:
+    first = Pipeline.from_pretrained(MODELS[0])
+    first.save_pretrained(tmp_path / "mine")
+    second = Pipeline.from_pretrained(tmp_path / "mine")
+    drawn = [pipe("a red circle", num_inference_steps=2, head_steps=1, seed=3) for pipe in (first, second)]
+    assert torch.equal(drawn[0].tensors, drawn[1].tensors)
+    assert drawn[0].images[0].size == (32, 32)
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"model.json", "model.safetensors", "README.md"}
+
+
+def test_it_draws_as_generate_does_and_prompts_stand_for_themselves() -> None:
+    pipe = Pipeline.from_pretrained("shapes-fm")
+    both = pipe(["a red circle", "a blue square"], num_images_per_prompt=2, num_inference_steps=2, guidance_scale=1.5)
+    last = pipe("a blue square", num_inference_steps=2, guidance_scale=1.5, seed=3)
+    assert len(both.images) == 4
+    torch.testing.assert_close(both.tensors[3], last.tensors[0], rtol=0, atol=1e-5)
+    pipeline, recipe = load_model("shapes-fm")
+    how = recipe.sampling.model_copy(update={"steps": 2, "guidance": 1.5})
+    assert torch.equal(pipeline.generate(["a blue square"], [3], **how.arguments()).images, last.tensors)
+
+
+def test_a_card_says_what_it_is(tmp_path: Path) -> None:
+    main(["export", "shapes-dtm-mean", "--out", str(tmp_path / "mine")])
+    card = (tmp_path / "mine" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: tmatch\npipeline_tag: text-to-image\n")
+    assert "`dtm-mean`" in card
+    assert "20,000 steps" in card
+    with pytest.raises(ValueError, match="is not empty"):
+        export("shapes-fm", tmp_path / "mine")
+
+
+@pytest.fixture
+def run_on_shards(tmp_path: Path) -> Path:
+    """A run whose encoders are folders of this machine."""
+    from PIL import Image
+
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (16, 16), "red").save(tmp_path / "pictures" / "0.png")
+    (tmp_path / "pictures" / "metadata.jsonl").write_text(json.dumps({"file_name": "0.png", "text": "a red square"}))
+    autoencoder, text = save_kl_autoencoder(tmp_path / "kl"), save_text_encoder(tmp_path / "text")
+    encoders = ["--autoencoder", str(autoencoder), "--text", str(text)]
+    main(["prepare", str(tmp_path / "pictures"), "--out", str(tmp_path / "shards"), *encoders, "--size", "16"])
+    sizes = {"backbone.width": 16, "backbone.depth": 1, "backbone.heads": 2, "head.width": 16, "head.depth": 1}
+    words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    train = ["--train.steps", "1", "--train.batch", "1", "--train.preview-every", "0"]
+    main(["train", "shards-dtm", "--shards", str(tmp_path / "shards"), "--out", str(tmp_path / "run"), *words, *train])
+    return tmp_path
+
+
+def test_encoders_that_nobody_else_has_go_along(run_on_shards: Path) -> None:
+    folder, how = run_on_shards, {"num_inference_steps": 1, "head_steps": 1}
+    before = Pipeline.from_pretrained(folder / "run")("a red square", **how).tensors
+    Pipeline.from_pretrained(folder / "run").save_pretrained(folder / "mine")
+    for gone in ("kl", "text", "run", "shards"):
+        shutil.rmtree(folder / gone)
+    assert torch.equal(Pipeline.from_pretrained(folder / "mine")("a red square", **how).tensors, before)
+    Pipeline.from_pretrained(folder / "mine").save_pretrained(folder / "again")
+    assert torch.equal(Pipeline.from_pretrained(folder / "again")("a red square", **how).tensors, before)
+    weights = folder / "mine" / "autoencoder" / "diffusion_pytorch_model.safetensors"
+    save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
+    with pytest.raises(ValueError, match="has other weights than the model was trained with"):
+        Pipeline.from_pretrained(folder / "mine")
+
+
+def test_the_hub_is_asked_for_data_and_never_for_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    def snapshot(name: str, **how: object) -> str:
+        asked.update(how, name=name)
+        return str(tmp_path / "copy")
+
+    export("shapes-fm", tmp_path / "copy", torch.float32)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    Pipeline.from_pretrained("someone/shapes", revision="v1")
+    assert (asked["name"], asked["revision"]) == ("someone/shapes", "v1")
+    assert not [pattern for pattern in asked["allow_patterns"] if pattern.endswith((".py", ".bin", ".pt", ".pkl", "*"))]
+    load_model("hf:someone/other")
+    assert asked["name"] == "someone/other"
+
+
+def test_what_is_not_on_the_hub_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ValueError, match="There is no model 'someone/nothing' of the hub to be had"):
+        Pipeline.from_pretrained("someone/nothing", local_files_only=True)
+    with pytest.raises(ValueError, match="There is no model 'shapes-fmm'"):
+        Pipeline.from_pretrained("shapes-fmm")
+
+
+def test_a_model_is_put_on_the_hub_with_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = {}
+
+    class Api:
+        def __init__(self, token: str | None) -> None:
+            sent["token"] = token
+
+        def create_repo(self, name: str, **how: object) -> None:
+            sent.update(how)
+
+        def upload_folder(self, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> str:
+            sent["files"] = {path.name for path in folder_path.iterdir()}
+            return f"there/{repo_id}"
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes", private=True) == "there/someone/shapes"
+    assert sent["private"] is True
+    assert sent["files"] == {"model.json", "model.safetensors", "README.md"}

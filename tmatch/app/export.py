@@ -1,0 +1,32 @@
+"""`tmatch export`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from tmatch.pretrained.hub import upload
+from tmatch.pretrained.identity import PRECISIONS, Precision
+from tmatch.recipes.export import export as write
+
+
+def export(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    out: Path,
+    dtype: Precision = "float16",
+    push: str | None = None,
+    private: bool = False,
+) -> None:
+    """Write a model as one folder: configuration, weights, a card, and the encoders that are only on this machine.
+
+    Args:
+        model: the folder of a run, finished or not, or the name of a model.
+        out: a new folder.
+        dtype: of the weights.
+        push: also put it on the hub, under this owner/name.
+        private: there, for nobody else to see.
+    """
+    write(model, out, PRECISIONS[dtype])
+    print(f"{out} holds the model; tmatch generate 'a prompt' --model {out} draws with it.")
+    if push is not None:
+        print(upload(out, push, private))

@@ -1,0 +1,88 @@
+"""A model as a folder of its own: its configuration, its weights, a card, and the encoders that nobody else has."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tmatch.prepare.shards import Identity
+from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
+from tmatch.recipes.models import Opened, open_model
+from tmatch.recipes.shards import AUTOENCODER, TEXT, AboutShards
+from tmatch.train import checkpoint
+
+
+def export(name: str, out: Path, dtype: torch.dtype = torch.float16, card: str | None = None) -> None:
+    """Write a model as a folder that `load_model` takes, its weights in `dtype`, with a `card` or one made here.
+
+    Encoders of others that were opened from this machine go along; those that have a name on the hub are named.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty; give a new folder, so that nothing in it is lost.")
+    opened = open_model(name)
+    checkpoint.write_bytes(out / "model.json", (opened.folder / "model.json").read_bytes())
+    if (opened.folder / AUTOENCODER).is_dir():
+        shutil.copytree(opened.folder / AUTOENCODER, out / AUTOENCODER, dirs_exist_ok=True)
+    if isinstance(opened.about, AboutShards):
+        _bundle(opened, opened.about, out)
+    weights = opened.pipeline.trained().state_dict()
+    checkpoint.write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
+    checkpoint.write_text(out / "README.md", card or model_card(opened, out.name))
+
+
+def _bundle(opened: Opened, about: AboutShards, out: Path) -> None:
+    """Copy encoders that are nowhere but here."""
+    autoencoder, text = opened.pipeline.codec.autoencoder, opened.pipeline.encoder
+    assert isinstance(autoencoder, PretrainedAutoencoder)
+    assert isinstance(text, PretrainedText)
+    if _is_local(about.autoencoder, opened.folder / AUTOENCODER):
+        autoencoder.network.save_pretrained(out / AUTOENCODER)
+    if _is_local(about.text, opened.folder / TEXT):
+        text.network.save_pretrained(out / TEXT)
+        text.tokenizer.save_pretrained(out / TEXT)
+
+
+def _is_local(encoder: Identity, bundled: Path) -> bool:
+    name = Path(encoder.name)
+    return bundled.is_dir() or name.exists() or name.with_name(f"{name.name}_encoder.safetensors").exists()
+
+
+def model_card(opened: Opened, title: str) -> str:
+    """What a model is, how it was made, how good it is and how to use it, as the hub shows it."""
+    return "\n".join(_card(opened, title)) + "\n"
+
+
+def _card(opened: Opened, title: str) -> Iterator[str]:
+    recipe, about = opened.about.recipe, opened.about
+    parameters = sum(p.numel() for p in opened.pipeline.trained().parameters())
+    yield from ("---", "library_name: tmatch", "pipeline_tag: text-to-image", "tags: [transition-matching]", "---", "")
+    yield from (f"# {title}", "")
+    yield f"A text-to-image generator trained by Transition Matching: the variant `{recipe.variant}` of tmatch, "
+    yield f"{parameters / 1e6:,.1f}M parameters, states of {' x '.join(map(str, about.shape))}."
+    yield from ("", "```python", "from tmatch.pipeline import Pipeline", "")
+    yield f'pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hub'
+    yield from ('pipe("what to draw").images[0].save("drawn.png")', "```", "")
+    train, how = recipe.train, recipe.sampling
+    yield f"Trained for up to {train.steps:,} steps of {train.batch:,} pictures at a learning rate of "
+    yield f"{train.learning_rate:g}; averaged weights. Sampled by default with {how.steps or 'its own number of'} "
+    yield f"steps, {how.head_steps} of the head in each, and guidance {how.guidance:g}."
+    if isinstance(about, AboutShards):
+        yield from ("", f"Pictures: `{about.autoencoder.name}`. Text: `{about.text.name}`.")
+    result = _result(opened.folder)
+    if "captions_satisfied" in result:
+        (low, high), share = result["interval_95"], result["captions_satisfied"]
+        yield from ("", f"Captions satisfied, of {result['prompts']:,} held-out ones: {share:.3f}")
+        yield f"(95% interval {low:.3f} to {high:.3f})."
+    yield from ("", "What it was trained on, under which licence, and what it should not be used for: to be said here.")
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    """What the finished run measured, if it did."""
+    try:
+        found = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
