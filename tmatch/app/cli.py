@@ -34,7 +34,7 @@ from tmatch.variants import VARIANTS
 INTERRUPTED = 130
 ROOMS = {
     "TrainConfig": "train.", "BackboneSettings": "backbone.", "HeadSettings": "head.", "TextSettings": "text.",
-    "SamplingSettings": "sampling.", "ShapesData": "data.", "FolderData": "data.",
+    "SamplingSettings": "sampling.", "StartSettings": "start.", "ShapesData": "data.", "FolderData": "data.",
 }  # fmt: skip
 """Where the settings of each class stand in a recipe."""
 

@@ -15,6 +15,7 @@ from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Choice, Decoding, Unmasking
 from tmatch.model import Model
 from tmatch.recipes.settings import Split, Strict
+from tmatch.recipes.start import StartSettings, merged
 from tmatch.solver import Euler, Solver
 from tmatch.text import TextEncoder
 from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
@@ -104,6 +105,7 @@ class TrainedRecipe(Strict, ABC):
     backbone: BackboneSettings = BackboneSettings()
     head: HeadSettings = HeadSettings()
     sampling: SamplingSettings = SamplingSettings()
+    start: StartSettings = StartSettings()
     drop: float = Field(default=0.1, ge=0, le=1, description="share of captions left empty, for guidance")
 
     @field_validator("variant")
@@ -168,6 +170,7 @@ class TrainedRecipe(Strict, ABC):
             assert isinstance(task, GeneratorTask)
             return draw(task.model, task.encoder)
 
+        self.start.apply(task, self.train.seed, checkpoint.latest(out) is not None)
         trainer = Trainer(task, self.train, out, about=self, preview=preview, contents=contents)
         first = trainer.processes.rank == 0
         trainer.resume()
@@ -180,7 +183,7 @@ class TrainedRecipe(Strict, ABC):
             return None
         average = trainer.processes.assembled(trainer.ema)
         if average is not None:
-            checkpoint.write_tensors(out / "model.safetensors", average.state_dict())
+            checkpoint.write_tensors(out / "model.safetensors", merged(average.state_dict()))
         assert average is None or isinstance(average, GeneratorTask)
         return Fitted(average)
 

@@ -14,6 +14,7 @@ from tmatch.pretrained.hub import download
 from tmatch.recipes.generator import About, GeneratorRecipe
 from tmatch.recipes.settings import Data
 from tmatch.recipes.shards import AboutShards, ShardRecipe
+from tmatch.recipes.start import merged
 from tmatch.sample import TextToImage
 from tmatch.train import checkpoint
 
@@ -55,7 +56,7 @@ def open_model(name: str) -> Opened:
     weights = _weights_in(folder)
     try:
         tensors = checkpoint.load(weights, "ema") if weights.is_dir() else load_file(weights)
-        pipeline.trained().load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+        pipeline.trained().load_state_dict({name: tensor.float() for name, tensor in merged(tensors).items()})
     except SafetensorError as error:
         raise ValueError(f"{weights} is damaged ({error}); copy it again, or train it anew.") from error
     except RuntimeError as error:

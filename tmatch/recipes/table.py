@@ -9,6 +9,7 @@ from tmatch.recipes.generator import GeneratorRecipe
 from tmatch.recipes.paper import LADDER_RECIPES, PAPER_RECIPES
 from tmatch.recipes.settings import FolderData, ShapesData
 from tmatch.recipes.shards import ShardRecipe
+from tmatch.recipes.start import StartSettings
 from tmatch.train import TrainConfig
 
 Recipe = AutoencoderRecipe[Any] | GeneratorRecipe[Any] | ShardRecipe
@@ -77,6 +78,10 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-dtm-mean": _shapes(
         "dtm-mean", 20_000,
         "DTM with a mean read-out beside the head, which learns faster: the model the package comes with.",
+    ),
+    "shapes-dtm-from-fm": _shapes(
+        "dtm-mean", 5_000, "DTM out of trained flow matching: its backbone and mean as they are, and a head learnt.",
+        start=StartSettings(model="shapes-fm", freeze=True),
     ),
     "shapes-ar": _shapes("ar", 11_700, "Continuous AR, token by token.", **_OWN_STEPS),
     "shapes-artm-2": _shapes("artm-2", 11_700, "ARTM with two transitions.", **_OWN_STEPS),

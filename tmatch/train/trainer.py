@@ -79,9 +79,13 @@ class Trainer:
         self.ema = copy.deepcopy(task, task.shared()).requires_grad_(False)
         self.loss = self.processes.prepare(task, task.units(), "loss")
         self.processes.spread(self.ema, self.ema.units())
+        trained = [parameter for parameter in task.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            task.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
+            trained, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
         )
+        for parameter in trained:  # AdamW would make these at its first step
+            moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+            self.optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
         self.step = 0
         self.monitor = Monitor(out, config.tensorboard) if self.processes.rank == 0 else Silent()
         if config.compile:
@@ -165,6 +169,7 @@ class Trainer:
         moments = {
             f"{key}.{name}": value
             for name, parameter in self.task.named_parameters()
+            if parameter.requires_grad
             for key, value in self.optimizer.state[parameter].items()
         }
         return {"model": self.task.state_dict(), "ema": self.ema.state_dict(), "optimizer": moments}
@@ -177,9 +182,6 @@ class Trainer:
             return
         record = checkpoint.record(newest, ("settings",))
         self._require_same(record["settings"], record["step"])
-        for parameter in self.task.parameters():  # AdamW makes these at its first step
-            moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
-            self.optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
         checkpoint.fill(newest, self._state(), self.processes.like)
         self.step = record["step"]
         self.monitor.cut(self.step)

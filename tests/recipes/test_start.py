@@ -1,0 +1,115 @@
+"""Fine-tuning."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from tmatch.recipes import GeneratorRecipe, load_model
+from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.recipes.generator import TextSettings
+from tmatch.recipes.settings import FolderData, ShapesData
+from tmatch.recipes.start import StartSettings
+from tmatch.train import TrainConfig
+
+BACKBONE = "model.kernel.backbone."
+
+
+def recipe(variant: str, steps: int = 4, **start: object) -> GeneratorRecipe[ShapesData]:
+    return GeneratorRecipe[ShapesData](
+        train=TrainConfig(steps=steps, batch=4, device="cpu", warmup=0, ema=0.0, checkpoint_every=2, validate_every=0),
+        variant=variant, data=ShapesData(images=20), backbone=BackboneSettings(width=16, depth=1, heads=2),
+        head=HeadSettings(width=16, depth=1), text=TextSettings(width=16, heads=2), validation_images=2, held_out=2,
+        sampling=SamplingSettings(steps=2, head_steps=1), start=StartSettings.model_validate(start),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def flow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "fm"
+    recipe("fm").run(out)
+    return out
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "model.safetensors")
+
+
+def test_flow_matching_becomes_dtm(flow: Path, tmp_path: Path) -> None:
+    """With its backbone and mean read-out as they were: only the rest is learnt."""
+    recipe("dtm-mean", model=str(flow), freeze=True).run(tmp_path)
+    before, after = weights(flow), weights(tmp_path)
+    kept = [name for name in after if name.startswith(BACKBONE)]
+    assert kept
+    assert all(torch.equal(after[name], before[name]) for name in kept)
+    assert any(name.startswith("model.kernel.flow.head.") for name in after)
+
+
+def test_a_backbone_that_is_not_frozen_goes_on_learning(flow: Path, tmp_path: Path) -> None:
+    recipe("dtm", model=str(flow)).run(tmp_path / "long")
+    recipe("dtm", steps=1, model=str(flow)).run(tmp_path / "short")
+    before, after = weights(flow), weights(tmp_path / "long")
+    assert not any(torch.equal(after[name], before[name]) for name in before if name.startswith(BACKBONE + "blocks"))
+    near, far = ((weights(tmp_path / out)[BACKBONE + "x_in.weight"]) for out in ("short", "long"))
+    start = before[BACKBONE + "x_in.weight"]
+    assert (near - start).norm() < (far - start).norm() < start.norm()
+
+
+def test_lora_changes_little_and_leaves_a_plain_model(flow: Path, tmp_path: Path) -> None:
+    tuned = recipe("fm", model=str(flow), lora=2)
+    tuned.run(tmp_path)
+    before, after = weights(flow), weights(tmp_path)
+    assert set(before) == set(after)
+    changes = {name: after[name] - before[name] for name in before if name.startswith(BACKBONE)}
+    for name, change in changes.items():
+        layer = "blocks" in name and name.endswith("weight") and change.ndim == 2
+        rank = torch.linalg.matrix_rank(change, atol=1e-6) if layer else 0
+        assert rank <= 2 if layer else not change.any(), name
+    assert any(change.any() for change in changes.values())
+    final = load_model(str(tmp_path))[0]
+    (tmp_path / "model.safetensors").unlink()  # as while it goes on: from a checkpoint, which keeps the two apart
+    midway = load_model(str(tmp_path))[0]
+    drawn = [pipeline.generate(["a red circle"], [0], steps=2).images for pipeline in (final, midway)]
+    assert torch.equal(*drawn)
+
+
+def test_it_resumes_without_the_model_it_started_from(
+    flow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for out, lora in (("lora", 2), ("plain", 0)):
+        tuned = recipe("dtm", model=str(flow), lora=lora)
+        tuned.run(tmp_path / "whole" / out)
+        tuned.model_copy(update={"train": tuned.train.model_copy(update={"steps": 2})}).run(tmp_path / out)
+        with monkeypatch.context() as gone:
+            gone.setattr("tmatch.recipes.models.load_model", None)
+            tuned.run(tmp_path / out)
+        whole = weights(tmp_path / "whole" / out)
+        assert all(torch.equal(tensor, whole[name]) for name, tensor in weights(tmp_path / out).items())
+
+
+def test_words_keep_their_vectors_in_another_vocabulary(flow: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "0.png")
+    lines = [json.dumps({"file_name": "0.png", "text": f"another red thing {k}"}) for k in range(40)]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    settings = recipe("fm", steps=1, model=str(flow)).model_dump() | {"data": FolderData(folder=tmp_path, size=32)}
+    GeneratorRecipe[FolderData].model_validate(settings).run(tmp_path / "run")
+    then, now = load_model(str(flow))[0].encoder, load_model(str(tmp_path / "run"))[0].encoder
+    assert then.vocabulary.index("red") != now.vocabulary.index("red")
+    rows = [encoder.words.weight[encoder.vocabulary.index("red") + 2] for encoder in (then, now)]
+    torch.testing.assert_close(*rows, atol=5e-3, rtol=0)  # one step of 1e-3
+
+
+def test_what_does_not_go_together_is_refused(flow: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match=r"set start\.model"):
+        recipe("fm", freeze=True)
+    with pytest.raises(ValidationError, match=r"leave out start\.freeze or start\.lora"):
+        recipe("fm", model=str(flow), freeze=True, lora=2)
+    wider = recipe("fm", model=str(flow)).model_copy(update={"backbone": BackboneSettings(width=32, depth=1, heads=2)})
+    with pytest.raises(ValueError, match=r"has another backbone .* does not fit"):
+        wider.run(tmp_path / "wider")
+    with pytest.raises(ValueError, match="There is no model 'shapes-fn'"):
+        recipe("fm", model="shapes-fn").run(tmp_path / "none")
