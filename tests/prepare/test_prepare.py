@@ -102,6 +102,23 @@ def test_processes_that_share_the_work_write_the_same_bytes(tmp_path: Path, enco
     assert contents(tmp_path / "three") == contents(tmp_path / "one")
 
 
+def test_a_process_that_is_gone_is_not_waited_for(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 0)
+    with pytest.raises(ValueError, match="1 of 3 chunks are not there"):
+        preparation(source, tmp_path / "shards", encoders).run(rank=0, world=2)
+    assert preparation(source, tmp_path / "shards", encoders).run() is not None
+
+
+def test_a_source_without_a_single_good_row_is_refused(tmp_path: Path, encoders: Encoders) -> None:
+    source = str(folder_of(tmp_path / "pictures", [("bad.png", b"no picture", "a circle")]))
+    with pytest.raises(ValueError, match=r"No row of .* can be used; .*skipped.jsonl says why"):
+        preparation(source, tmp_path / "shards", encoders).run()
+    assert "bad.png" in (tmp_path / "shards" / "skipped.jsonl").read_text()
+
+
 def test_every_kind_of_source_gives_the_same_samples(tmp_path: Path, encoders: Encoders) -> None:
     from datasets import Dataset, Features, List, Value
     from datasets import Image as ImageFeature

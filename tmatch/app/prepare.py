@@ -87,6 +87,8 @@ def prepare(
     """
     for name, number in (("chunk", how.chunk), ("batch", how.batch), ("longest", how.longest), ("workers", workers)):
         whole(f"--{name}", number)
+    if Path(source).exists() and out.resolve() == Path(source).resolve():
+        raise ValueError(f"{out} is where the pictures are; give another folder for the shards.")
     pictures = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
     settings = Settings.model_validate(

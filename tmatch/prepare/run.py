@@ -23,6 +23,8 @@ from tmatch.pretrained.identity import PRECISIONS
 from tmatch.train import checkpoint
 
 T = TypeVar("T")
+PATIENCE = 1800
+"""Seconds to wait for the next chunk of another process before giving it up."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,15 @@ class Preparation:
 
     def _finish(self) -> Manifest:
         """The manifest, once every chunk is there: other processes may be at work on some."""
-        while (done := [self._record(number) for number in range(self.chunks)]).count(None):
+        missing, since = self.chunks + 1, time.monotonic()
+        while left := (done := [self._record(number) for number in range(self.chunks)]).count(None):
+            if left < missing:
+                missing, since = left, time.monotonic()
+            if time.monotonic() - since > PATIENCE:
+                raise ValueError(
+                    f"{left} of {self.chunks} chunks are not there, and none has come for {PATIENCE // 60} minutes: "
+                    "another process has stopped. The same command goes on."
+                )
             time.sleep(1)
         chunks = [chunk for chunk in done if chunk is not None]
         null = self.text.null()
@@ -195,6 +205,8 @@ class Preparation:
         )
         skipped = [one.model_dump_json() for chunk in chunks for one in chunk.skipped]
         checkpoint.write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))
+        if not any(chunk.shards for chunk in chunks):
+            raise ValueError(f"No row of {self.source.name} can be used; {self.out / 'skipped.jsonl'} says why.")
         manifest = Manifest.of(self.settings, chunks, checksum)
         checkpoint.write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         return manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor
 
 from tmatch.data import Codec, InMemory
@@ -24,6 +24,7 @@ from tmatch.sample import TextToImage
 from tmatch.text import EmbeddedText, TextEncoder
 from tmatch.train import Captioned, GeneratorTask, checkpoint
 from tmatch.train.processes import place_of_process
+from tmatch.variants import variant
 
 PREVIEWS = 16
 
@@ -40,6 +41,13 @@ class ShardRecipe(TrainedRecipe):
     validation_images: int = Field(default=256, gt=0, description="pictures of the validation loss")
     window: int = Field(default=8, gt=0, description="shards that are mixed with each other")
     workers: int = Field(default=0, ge=0, description="processes that read ahead")
+
+    @field_validator("variant")
+    @classmethod
+    def _of_latents(cls, name: str) -> str:
+        if variant(name).codes:
+            raise ValueError(f"'{name}' draws codes, and shards hold latents: take a recipe of shapes or of a folder.")
+        return name
 
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights.
@@ -90,7 +98,8 @@ class ShardRecipe(TrainedRecipe):
         sizes: Counter[tuple[int, int]] = Counter()
         for shard in training.manifest.shards:
             sizes[shard.size] += shard.samples
-        for height, width in sorted(sizes):
+        others = () if validation is None else (shard.size for shard in validation.manifest.shards)
+        for height, width in sorted({*sizes, *others}):
             if height % self.patch[0] or width % self.patch[1]:
                 raise ValueError(
                     f"Latents of {self.shards} are {height} x {width}, which tokens of {self.patch[0]} x "

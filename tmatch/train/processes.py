@@ -76,7 +76,12 @@ class Processes:
 
 def place_of_process() -> tuple[int, int]:
     """This process's rank and how many there are, as torchrun tells them."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if not (rank.isdigit() and world.isdigit() and int(rank) < int(world)):
+        raise ValueError(
+            f"RANK={rank} is none of WORLD_SIZE={world} processes: torchrun sets both; unset them without it."
+        )
+    return int(rank), int(world)
 
 
 def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None = None) -> Processes:

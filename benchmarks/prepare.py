@@ -1,0 +1,130 @@
+"""Prepare 10,000 pictures, killed at random and started again: the same bytes, and memory that does not grow.
+
+    python benchmarks/prepare.py [--pictures 10000] [--kills 5] [--out docs/results/prepare.json]
+
+The pictures are of `shapes`; the encoders are diffusers' tiny autoencoder and a small T5, built here with random
+weights, or those you name. Once undisturbed, once killed (SIGKILL) at random moments; and a tenth of the pictures,
+whose peak memory is what that of all of them is held against.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from tmatch.data import ShapePictures
+from tmatch.data.pictures import to_image
+
+
+def build_encoders(folder: Path) -> tuple[str, str]:
+    """Small networks, saved as a hub would have them."""
+    from diffusers import AutoencoderTiny
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
+
+    torch.manual_seed(0)
+    AutoencoderTiny().save_pretrained(folder / "autoencoder")
+    words = ["<pad>", "</s>", "<unk>", "a", "and", "red", "blue", "green", "circle", "square", "cross", "triangle"]
+    tokenizer = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    config = T5Config(vocab_size=len(words), d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4)
+    T5EncoderModel(config).save_pretrained(folder / "text")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    fast.save_pretrained(folder / "text")
+    return str(folder / "autoencoder"), str(folder / "text")
+
+
+def draw(folder: Path, count: int) -> None:
+    """Captioned pictures, as files."""
+    folder.mkdir()
+    data, lines = ShapePictures(1, count), []
+    for k, caption in enumerate(data.captions):
+        to_image(data.load([k])[0]).save(folder / f"{k:06}.png")
+        lines.append(json.dumps({"file_name": f"{k:06}.png", "text": caption}) + "\n")
+    (folder / "metadata.jsonl").write_text("".join(lines))
+
+
+def command(source: Path, out: Path, encoders: tuple[str, str]) -> list[str]:
+    return [
+        sys.executable, "-m", "tmatch", "prepare", str(source), "--out", str(out), "--autoencoder", encoders[0],
+        "--text", encoders[1], "--size", "32", "--chunk", "512",
+    ]  # fmt: skip
+
+
+def run(line: list[str], seconds: float | None = None) -> tuple[bool, float, float]:
+    """Whether a command ended before it was killed, its seconds, and its peak memory in MB."""
+    started = time.perf_counter()
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while seconds is None or time.perf_counter() - started < seconds:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            if status:
+                raise RuntimeError(f"{' '.join(line)} failed")
+            return True, time.perf_counter() - started, usage.ru_maxrss / 1024
+        time.sleep(0.02)
+    process.kill()
+    _, _, usage = os.wait4(process.pid, 0)
+    return False, time.perf_counter() - started, usage.ru_maxrss / 1024
+
+
+def digest(folder: Path) -> str:
+    """Of every name and byte of the shards and what goes with them."""
+    total = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        total.update(f"{file.relative_to(folder)}\n".encode())
+        total.update(file.read_bytes())
+    return total.hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--autoencoder", help="instead of the one built here")
+    parser.add_argument("--text", help="instead of the one built here")
+    parser.add_argument("--out", type=Path, help="also write the result there")
+    args = parser.parse_args()
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        built = build_encoders(folder)
+        encoders = args.autoencoder or built[0], args.text or built[1]
+        draw(folder / "few", args.pictures // 10)
+        draw(folder / "all", args.pictures)
+        _, _, few = run(command(folder / "few", folder / "few-shards", encoders))
+        _, alone, peak = run(command(folder / "all", folder / "alone", encoders))
+        killed, ended = 0, False
+        while not ended:
+            ended, _, _ = run(
+                command(folder / "all", folder / "killed", encoders),
+                rng.uniform(0.1, 0.6) * alone if killed < args.kills else None,
+            )
+            killed += not ended
+        shards = [path.stat().st_size for path in (folder / "alone").glob("*.safetensors")]
+        result = {
+            "pictures": args.pictures,
+            "killed": killed,
+            "same_bytes": digest(folder / "alone") == digest(folder / "killed"),
+            "seconds": round(alone, 1),
+            "shards": len(shards),
+            "largest_shard_mb": round(max(shards) / 2**20, 2),
+            "peak_mb": round(peak),
+            "peak_mb_of_a_tenth": round(few),
+        }
+    text = json.dumps(result, indent=2)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
