@@ -18,7 +18,7 @@ FIRST=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-8}"
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
 
-srun --kill-on-bad-exit=1 torchrun \
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
   --nnodes="$SLURM_NNODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-8}" --max-restarts=3 --shutdown-timeout=300 \
   --rdzv-backend=c10d --rdzv-endpoint="$FIRST:29500" --rdzv-id="$SLURM_JOB_ID" \
   -m tmatch train "$@" &
@@ -26,5 +26,5 @@ run=$!
 preempted=
 trap 'preempted=yes; kill -TERM "$run"' TERM
 wait "$run" && code=0 || code=$?
-[ -z "$preempted" ] || { wait "$run" || code=0; scontrol requeue "$SLURM_JOB_ID"; }
+[ -z "$preempted" ] || { wait "$run" || true; code=0; scontrol requeue "$SLURM_JOB_ID"; }
 exit "$code"

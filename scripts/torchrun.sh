@@ -11,8 +11,12 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for 
 
 torchrun --standalone --nproc-per-node="$GPUS" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
-preempted=
-trap 'preempted=yes; kill -TERM "$run"' TERM
+asked=
+trap 'asked=INT; kill -INT "$run"' INT
+trap 'asked=TERM; kill -TERM "$run"' TERM
 wait "$run" && code=0 || code=$?
-[ -z "$preempted" ] || { wait "$run" || code=0; } # asked to end, torchrun says 1 after its processes have saved
+if [ -n "$asked" ]; then
+  wait "$run" && code=0 || code=$? # the first one ended with the signal
+fi
+[ "$asked" != TERM ] || code=0 # torchrun says 1 after its processes have saved, and their own words if they could not
 exit "$code"

@@ -12,7 +12,7 @@ from tiny import save_kl_autoencoder, save_text_encoder
 from tmatch.app.cli import main
 from tmatch.pipeline import Pipeline
 from tmatch.recipes.export import export
-from tmatch.recipes.models import MODELS, load_model
+from tmatch.recipes.models import MODELS, load_model, open_model
 
 
 def test_saved_and_loaded_it_draws_the_same(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_card_says_what_it_is(tmp_path: Path) -> None:
     assert "`dtm-mean`" in card
     assert "20,000 steps" in card
     with pytest.raises(ValueError, match="is not empty"):
-        export("shapes-fm", tmp_path / "mine")
+        export(open_model("shapes-fm"), tmp_path / "mine")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_hub_is_asked_for_data_and_never_for_code(tmp_path: Path, monkeypatc
         asked.update(how, name=name)
         return str(tmp_path / "copy")
 
-    export("shapes-fm", tmp_path / "copy", torch.float32)
+    export(open_model("shapes-fm"), tmp_path / "copy", torch.float32)
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     Pipeline.from_pretrained("someone/shapes", revision="v1")
     assert (asked["name"], asked["revision"]) == ("someone/shapes", "v1")

@@ -50,7 +50,7 @@ class Pipeline:
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write configuration, weights and a card to a new folder."""
-        export(str(self.opened.folder), Path(folder), dtype)
+        export(self.opened, Path(folder), dtype)
 
     def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None) -> str:
         """Put it on the hub as `owner/name`; where it is then."""

@@ -6,6 +6,7 @@ in [0, 1]: the paper's t/T, so that the number of steps never reaches the weight
 """
 
 import operator
+import os
 from collections.abc import Sequence
 from typing import Literal, SupportsIndex
 
@@ -52,9 +53,10 @@ def require_finite(name: str, x: Tensor) -> None:
 
 
 def place(device: Device) -> torch.device:
-    """Where to compute; 'auto' is the accelerator if there is one."""
+    """Where to compute; 'auto' is the accelerator if there is one. Of several, torchrun gives each process its own."""
+    found = torch.device("cpu" if device == "auto" else device)
     if device == "auto":
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    if device != "cpu" and not getattr(torch, device).is_available():
+        found = torch.accelerator.current_accelerator(check_available=True) or found
+    elif device != "cpu" and not getattr(torch, device).is_available():
         raise ValueError(f"This machine has no '{device}' device; use 'auto' or 'cpu'.")
-    return torch.device(device)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if found.type == "cuda" else found

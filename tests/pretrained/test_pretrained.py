@@ -1,5 +1,6 @@
 """Encoders trained elsewhere."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,19 @@ def test_an_encoder_in_a_pickle_is_refused(tmp_path: Path) -> None:
     torch.save(network.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match="to be had"):
         load_text_encoder(str(folder))
+
+
+def test_no_code_of_a_text_encoder_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_text_encoder(tmp_path / "text")
+    trap = f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Config: pass\nclass Model: pass\n"
+    (folder / "modeling.py").write_text(trap)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "of-their-own",
+        "auto_map": {"AutoConfig": "modeling.Config", "AutoModel": "modeling.Model"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # somebody who agrees to everything
+    with pytest.raises(ValueError, match="There is no text encoder"):
+        load_text_encoder(str(folder))
+    assert not (tmp_path / "ran").exists()

@@ -15,6 +15,7 @@ from tmatch.recipes.autoencoder import AutoencoderRecipe, load_autoencoder
 from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
 from tmatch.recipes.export import export
 from tmatch.recipes.generator import TextSettings
+from tmatch.recipes.models import open_model
 from tmatch.recipes.settings import FolderData, ShapesData, shapes_split
 from tmatch.train import TrainConfig
 
@@ -59,7 +60,7 @@ def test_a_model_can_be_used_before_its_run_is_over(tmp_path: Path) -> None:
 
 def test_an_exported_model_is_the_same_in_half_the_bytes(tmp_path: Path) -> None:
     small().run(tmp_path / "run")
-    export(str(tmp_path / "run"), tmp_path / "small")
+    export(open_model(str(tmp_path / "run")), tmp_path / "small")
     whole, half = (load_model(str(tmp_path / name))[0] for name in ("run", "small"))
     for a, b in zip(whole.model.parameters(), half.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
@@ -86,7 +87,7 @@ def test_your_own_pictures_with_your_own_autoencoder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a run with another autoencoder"):
         recipe.model_copy(update={"autoencoder": str(tmp_path / "another")}).run(tmp_path / "run")
     assert (tmp_path / "run" / "autoencoder" / "autoencoder.safetensors").read_bytes() == before
-    export(str(tmp_path / "run"), tmp_path / "exported")
+    export(open_model(str(tmp_path / "run")), tmp_path / "exported")
     assert load_model(str(tmp_path / "exported"))[0].shape == (2, 2, 16)
 
 

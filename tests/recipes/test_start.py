@@ -40,13 +40,15 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
 
 def test_flow_matching_becomes_dtm(flow: Path, tmp_path: Path) -> None:
-    """With its backbone and mean read-out as they were: only the rest is learnt."""
-    recipe("dtm-mean", model=str(flow), freeze=True).run(tmp_path)
-    before, after = weights(flow), weights(tmp_path)
-    kept = [name for name in after if name.startswith(BACKBONE)]
-    assert kept
-    assert all(torch.equal(after[name], before[name]) for name in kept)
-    assert any(name.startswith("model.kernel.flow.head.") for name in after)
+    """With its backbone, mean read-out and text encoder as they were: only the head is learnt."""
+    recipe("dtm-mean", model=str(flow), freeze=True).run(tmp_path / "long")
+    recipe("dtm-mean", steps=1, model=str(flow), freeze=True).run(tmp_path / "short")
+    before, once, after = weights(flow), weights(tmp_path / "short"), weights(tmp_path / "long")
+    assert "model.kernel.readout.weight" in before
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    learnt = [name for name in after if name not in before]
+    assert all(name.startswith("model.kernel.flow.") for name in learnt)
+    assert not any(torch.equal(after[name], once[name]) for name in learnt)
 
 
 def test_a_backbone_that_is_not_frozen_goes_on_learning(flow: Path, tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_it_resumes_without_the_model_it_started_from(
         tuned.run(tmp_path / "whole" / out)
         tuned.model_copy(update={"train": tuned.train.model_copy(update={"steps": 2})}).run(tmp_path / out)
         with monkeypatch.context() as gone:
-            gone.setattr("tmatch.recipes.models.load_model", None)
+            gone.setattr("tmatch.recipes.models.read_model", None)
             tuned.run(tmp_path / out)
         whole = weights(tmp_path / "whole" / out)
         assert all(torch.equal(tensor, whole[name]) for name, tensor in weights(tmp_path / out).items())
@@ -111,5 +113,7 @@ def test_what_does_not_go_together_is_refused(flow: Path, tmp_path: Path) -> Non
     wider = recipe("fm", model=str(flow)).model_copy(update={"backbone": BackboneSettings(width=32, depth=1, heads=2)})
     with pytest.raises(ValueError, match=r"has another backbone .* does not fit"):
         wider.run(tmp_path / "wider")
+    with pytest.raises(ValueError, match="nothing is left to train"):
+        recipe("fm", model=str(flow), freeze=True).run(tmp_path / "frozen")
     with pytest.raises(ValueError, match="There is no model 'shapes-fn'"):
         recipe("fm", model="shapes-fn").run(tmp_path / "none")

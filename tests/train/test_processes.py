@@ -14,6 +14,7 @@ from tmatch.train import checkpoint
 
 PROGRAM = Path(__file__).with_name("small_run.py")
 STEPS = 50
+pytestmark = pytest.mark.xdist_group("processes")  # whose fixtures are runs
 
 
 def launched(out: Path, ranks: int, restarts: int = 0, **changes: object) -> None:
@@ -93,3 +94,13 @@ def test_a_sharded_checkpoint_is_safetensors_and_nothing_else(shards: Path, tmp_
     (newest / parts[1]).write_bytes(b"")
     with pytest.raises(ValueError, match="newest is damaged"):
         checkpoint.load(newest, "ema")
+    (newest / parts[0]).unlink()
+    with pytest.raises(ValueError, match=r"newest is damaged \(1 of its 2 parts are there\)"):
+        checkpoint.load(newest, "ema")
+
+
+def test_shards_compute_as_one_process_does_in_bfloat16(tmp_path: Path) -> None:
+    few = {"precision": "bfloat16", "steps": 4, "learning_rate": 1e-4}
+    launched(tmp_path / "alone", 1, **few)
+    launched(tmp_path / "shards", 2, parallel="shard", accumulate=2, **few)
+    torch.testing.assert_close(losses(tmp_path / "shards"), losses(tmp_path / "alone"), rtol=0, atol=2e-3)

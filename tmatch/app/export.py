@@ -8,6 +8,7 @@ import tyro
 from tmatch.pretrained.hub import upload
 from tmatch.pretrained.identity import PRECISIONS, Precision
 from tmatch.recipes.export import export as write
+from tmatch.recipes.models import open_model
 
 
 def export(
@@ -26,7 +27,7 @@ def export(
         push: also put it on the hub, under this owner/name.
         private: there, for nobody else to see.
     """
-    write(model, out, PRECISIONS[dtype])
+    write(open_model(model), out, PRECISIONS[dtype])
     print(f"{out} holds the model; tmatch generate 'a prompt' --model {out} draws with it.")
     if push is not None:
         print(upload(out, push, private))

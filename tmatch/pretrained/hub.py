@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tmatch.pretrained.identity import extra
+from tmatch.pretrained.identity import extra, first_line
 
 READ = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md")
 """What is read of a model: weights, settings and words; never code, never pickles."""
@@ -18,7 +18,7 @@ def download(name: str, revision: str | None = None, token: str | None = None, o
             name, revision=revision, token=token, allow_patterns=list(READ), local_files_only=offline
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         raise ValueError(f"There is no model '{name}' of the hub to be had ({reason}); is it spelt right?") from error
     return Path(folder)
 
@@ -33,5 +33,5 @@ def upload(folder: Path, name: str, private: bool = False, token: str | None = N
         api.create_repo(name, private=private, exist_ok=True)
         return str(api.upload_folder(repo_id=name, folder_path=folder, allow_patterns=list(READ)))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         raise ValueError(f"{name} could not be put on the hub ({reason}); log in with `hf auth login`.") from error

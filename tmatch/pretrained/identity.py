@@ -22,6 +22,11 @@ def digest(network: nn.Module, besides: str = "") -> str:
     return total.hexdigest()
 
 
+def first_line(error: Exception) -> str:
+    """What an error says, without its explanations."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
 @contextmanager
 def extra(what: str) -> Iterator[None]:
     """Say which extra of the package to install where an import fails."""

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from tmatch.condition import Condition
-from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra
+from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra, first_line
 from tmatch.text import TextEncoder
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -69,17 +69,16 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
     if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
         raise ValueError(f"{name} has no tokenizer; a text encoder's folder holds one of {', '.join(TOKENIZERS)}.")
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # the T5 family, without its decoder
             kind = AutoModelForTextEncoding
-        network = kind.from_pretrained(name, dtype=PRECISIONS[precision], use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        network = kind.from_pretrained(name, dtype=PRECISIONS[precision], use_safetensors=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ValueError(
-            f"There is no text encoder '{name}' to be had ({reason}); give the name of one on the hub, or a folder "
-            "with its config.json, tokenizer and safetensors."
+            f"There is no text encoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, or a "
+            "folder with its config.json, tokenizer and safetensors."
         ) from error
     most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
     most += [getattr(part, "max_position_embeddings", None) or longest for part in (config, network.config)]

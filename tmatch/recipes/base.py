@@ -17,8 +17,10 @@ from tmatch.model import Model
 from tmatch.recipes.settings import Split, Strict
 from tmatch.recipes.start import StartSettings, merged
 from tmatch.solver import Euler, Solver
+from tmatch.tensors import whole
 from tmatch.text import TextEncoder
 from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
+from tmatch.train.processes import place_of_process
 from tmatch.variants import HeadConfig, variant
 
 Shape = tuple[int, int, int]
@@ -85,6 +87,10 @@ class Expected:
     """tokens of a caption"""
     text_width: int = 4096
     """of their embedding"""
+
+    def __post_init__(self) -> None:
+        for name, number in vars(self).items():
+            whole(f"--expected.{name.replace('_', '-')}", number)
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class TrainedRecipe(Strict, ABC):
             assert isinstance(task, GeneratorTask)
             return draw(task.model, task.encoder)
 
-        self.start.apply(task, self.train.seed, checkpoint.latest(out) is not None)
+        self.start.apply(task, self.train.seed, out, place_of_process()[0] == 0)
         trainer = Trainer(task, self.train, out, about=self, preview=preview, contents=contents)
         first = trainer.processes.rank == 0
         trainer.resume()

@@ -10,20 +10,22 @@ import torch
 
 from tmatch.prepare.shards import Identity
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
-from tmatch.recipes.models import Opened, open_model
+from tmatch.recipes.autoencoder import COMMITTED
+from tmatch.recipes.generator import About
+from tmatch.recipes.models import Opened
+from tmatch.recipes.settings import FolderData
 from tmatch.recipes.shards import AUTOENCODER, TEXT, AboutShards
 from tmatch.train import checkpoint
 
 
-def export(name: str, out: Path, dtype: torch.dtype = torch.float16, card: str | None = None) -> None:
+def export(opened: Opened, out: Path, dtype: torch.dtype = torch.float16, card: str | None = None) -> None:
     """Write a model as a folder that `load_model` takes, its weights in `dtype`, with a `card` or one made here.
 
     Encoders of others that were opened from this machine go along; those that have a name on the hub are named.
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give a new folder, so that nothing in it is lost.")
-    opened = open_model(name)
-    checkpoint.write_bytes(out / "model.json", (opened.folder / "model.json").read_bytes())
+    checkpoint.write_text(out / "model.json", _impersonal(opened).model_dump_json(indent=2) + "\n")
     if (opened.folder / AUTOENCODER).is_dir():
         shutil.copytree(opened.folder / AUTOENCODER, out / AUTOENCODER, dirs_exist_ok=True)
     if isinstance(opened.about, AboutShards):
@@ -31,6 +33,23 @@ def export(name: str, out: Path, dtype: torch.dtype = torch.float16, card: str |
     weights = opened.pipeline.trained().state_dict()
     checkpoint.write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
     checkpoint.write_text(out / "README.md", card or model_card(opened, out.name))
+
+
+def _impersonal(opened: Opened) -> About | AboutShards:
+    """What a model is, without the places of a machine that data and encoders were at."""
+    about = opened.about
+    start = about.recipe.start.model_copy(update={"model": None, "freeze": False, "lora": 0})
+    if not isinstance(about, AboutShards):
+        own, named = about.recipe, about.recipe.autoencoder in (*COMMITTED, "none")
+        data = own.data.model_copy(update={"folder": Path("pictures")} if isinstance(own.data, FolderData) else {})
+        general = {"start": start, "data": data, "autoencoder": own.autoencoder if named else AUTOENCODER}
+        return about.model_copy(update={"recipe": own.model_copy(update=general)})
+    changes = {"start": start, "shards": Path("shards"), "validation": None}
+    encoders = {"autoencoder": about.autoencoder, "text": about.text}
+    for part, (name, encoder) in zip((AUTOENCODER, TEXT), encoders.items(), strict=True):
+        if _is_local(encoder, opened.folder / part):
+            encoders[name] = encoder.model_copy(update={"name": part})
+    return about.model_copy(update={"recipe": about.recipe.model_copy(update=changes), **encoders})
 
 
 def _bundle(opened: Opened, about: AboutShards, out: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from tmatch.pretrained.hub import download
 from tmatch.recipes.generator import About, GeneratorRecipe
@@ -46,23 +47,32 @@ def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data] | ShardRec
 
 def open_model(name: str) -> Opened:
     """As `load_model`, with all there is to know."""
+    folder, about, weights = read_model(name)
+    pipeline = about.pipeline(folder)
+    try:
+        pipeline.trained().load_state_dict(weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(
+            f"{_weights_in(folder)} is of another architecture than its model.json says: {reason}"
+        ) from error
+    return Opened(pipeline.requires_grad_(False).eval(), about, folder)
+
+
+def read_model(name: str) -> tuple[Path, About | AboutShards, dict[str, Tensor]]:
+    """Where a model is, what it says of itself, and its averaged weights; nothing is built, nor an encoder opened."""
     folder = _folder(name)
     try:
         about = _about((folder / "model.json").read_bytes())
     except ValidationError as error:
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
         raise ValueError(f"{folder / 'model.json'} does not describe a model of this version ({reason}).") from error
-    pipeline = about.pipeline(folder)
-    weights = _weights_in(folder)
+    file = _weights_in(folder)
     try:
-        tensors = checkpoint.load(weights, "ema") if weights.is_dir() else load_file(weights)
-        pipeline.trained().load_state_dict({name: tensor.float() for name, tensor in merged(tensors).items()})
-    except SafetensorError as error:
-        raise ValueError(f"{weights} is damaged ({error}); copy it again, or train it anew.") from error
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip()
-        raise ValueError(f"{weights} is of another architecture than its model.json says: {reason}") from error
-    return Opened(pipeline.requires_grad_(False).eval(), about, folder)
+        tensors = checkpoint.load(file, "ema") if file.is_dir() else load_file(file)
+        return folder, about, {name: tensor.float() for name, tensor in merged(tensors).items()}
+    except (SafetensorError, RuntimeError, KeyError) as error:
+        raise ValueError(f"{file} is damaged ({error}); copy it again, or train it anew.") from error
 
 
 def _about(text: bytes) -> About | AboutShards:

@@ -67,7 +67,8 @@ class ShardRecipe(TrainedRecipe):
             self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device, *place_of_process()
         )
         preview = Preview(about, shown.captions[:PREVIEWS])
-        if self.train.preview_every:
+        self._require_same_encoders(about, out)
+        if self.train.preview_every and place_of_process()[0] == 0:
             preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
         finished = self.fit(
             GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
@@ -84,11 +85,27 @@ class ShardRecipe(TrainedRecipe):
         if self.shards.exists():
             about = self.about(ShardSet(self.shards), None)
             return Sizes(about.shape, (about.text.longest, about.text.width))
-        if expected.size % (expected.factor * max(self.patch)):
+        if any(expected.size % (expected.factor * side) for side in self.patch):
             raise ValueError(f"Pictures of {expected.size} do not divide into tokens: give another --expected.size.")
         rows, columns = (expected.size // expected.factor // side for side in self.patch)
         shape = (rows, columns, expected.channels * self.patch[0] * self.patch[1])
         return Sizes(shape, (expected.text_length, expected.text_width))
+
+    def _require_same_encoders(self, about: "AboutShards", out: Path) -> None:
+        """Refuse to start from a model that reads other latents or other texts."""
+        if self.start.model is None or checkpoint.latest(out) is not None:
+            return
+        from tmatch.recipes.models import read_model  # which knows every recipe, this one among them
+
+        other = read_model(self.start.model)[1]
+        if not isinstance(other, AboutShards) or any(
+            then.digest != now.digest
+            for then, now in ((other.autoencoder, about.autoencoder), (other.text, about.text))
+        ):
+            raise ValueError(
+                f"{self.start.model} was trained with other encoders than those of {self.shards}: prepare the pictures "
+                "with its own, or train anew."
+            )
 
     def about(self, training: ShardSet, validation: ShardSet | None) -> "AboutShards":
         """What the model is: its states have the most common size."""

@@ -1,6 +1,9 @@
 """Fine-tuning: start from a trained model, whole or in part, and leave as much of it as it was as you like."""
 
+import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -8,9 +11,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from tmatch.recipes.settings import Strict
-from tmatch.sample import TextToImage
 from tmatch.text import TextEncoder, WordEncoder
-from tmatch.train import GeneratorTask
+from tmatch.train import GeneratorTask, checkpoint
 
 Weights = dict[str, Tensor]
 
@@ -19,40 +21,55 @@ class StartSettings(Strict):
     """A trained model to start from."""
 
     model: str | None = None  # by name or folder; what fits of it is taken, and the rest is new
-    freeze: bool = False  # leave its backbone as it is
+    freeze: bool = False  # leave all that is taken as it is, and train what is new
     lora: int = Field(default=0, ge=0)  # leave its backbone as it is but for changes of this rank; 0 is without
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Self:
         if self.model is None and (self.freeze or self.lora):
-            raise ValueError("Only a trained backbone is worth keeping: set start.model.")
+            raise ValueError("Only what is trained is worth keeping: set start.model.")
         if self.freeze and self.lora:
             raise ValueError("A backbone is left as it is, or changed by LoRA: leave out start.freeze or start.lora.")
         return self
 
-    def apply(self, task: GeneratorTask, seed: int, begun: bool) -> None:
+    def apply(self, task: GeneratorTask, seed: int, out: Path, first: bool) -> None:
         """Give a new task the weights of the model, and hold those that are not to change.
 
-        A run that has begun has weights of its own, and the model may be gone.
+        A run that has begun has weights of its own, and the model may be gone: which were taken is kept in `out`.
         """
-        if self.model is not None and not begun:
-            from tmatch.recipes.models import load_model  # which knows every recipe, hence this module
-
-            taken = take(task, load_model(self.model)[0], self.model)
-            print(f"tmatch: {taken} weights of {self.model} are taken, the rest is new", file=sys.stderr, flush=True)
+        if self.model is None:
+            return
+        taken, kept = [], out / "taken.json"
+        if checkpoint.latest(out) is not None:
+            taken = json.loads(kept.read_text())
+        else:
+            taken = self._take(task, self.model)
+            if first:
+                checkpoint.write_text(kept, json.dumps(taken, indent=1) + "\n")
+                print(f"tmatch: {len(taken)} weights of {self.model} are taken, the rest is new", file=sys.stderr)
+        for name, parameter in task.named_parameters():
+            if self.freeze and name in taken:
+                parameter.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in task.parameters()):
+            raise ValueError(f"{self.model} fits whole, and with start.freeze nothing is left to train; leave it out.")
         backbone = task.model.kernel.backbone
-        if self.freeze:
-            backbone.requires_grad_(False)
         if self.lora:
             with torch.random.fork_rng():  # the caller's own generator stays as it is
                 torch.manual_seed(seed)
                 _adapt(backbone, self.lora)
 
+    @staticmethod
+    def _take(task: GeneratorTask, name: str) -> list[str]:
+        from tmatch.recipes.models import read_model  # which knows every recipe, hence this module
 
-def take(task: GeneratorTask, start: TextToImage, name: str) -> int:
-    """Copy every weight that has the same name and shape, all of the backbone's among them; how many there are."""
-    own, theirs = task.state_dict(), start.trained().state_dict()
-    _same_words(task.encoder, start.encoder, own, theirs)
+        _, about, weights = read_model(name)
+        return take(task, getattr(about, "vocabulary", ()), weights, name)
+
+
+def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: str) -> list[str]:
+    """Copy every weight that has the same name and shape, all of the backbone's among them; their names."""
+    own = task.state_dict()
+    _same_words(task.encoder, vocabulary, own, theirs)
     fit = {key: weight for key, weight in theirs.items() if key in own and weight.shape == own[key].shape}
     prefix = "model.kernel.backbone."
     missing = [key for key in own if key.startswith(prefix) and key not in fit]
@@ -62,19 +79,20 @@ def take(task: GeneratorTask, start: TextToImage, name: str) -> int:
             "the sizes of its backbone and of its data, or train anew."
         )
     task.load_state_dict(fit, strict=False)
-    return len(fit)
+    return sorted(fit)
 
 
-def _same_words(now: TextEncoder, then: TextEncoder, own: Weights, theirs: Weights) -> None:
+def _same_words(now: TextEncoder, vocabulary: Sequence[str], own: Weights, theirs: Weights) -> None:
     """Have the vectors of words stand where the new vocabulary has those words; a new word keeps a new vector."""
     name = "encoder.words.weight"
-    if not isinstance(now, WordEncoder) or not isinstance(then, WordEncoder) or now.width != then.width:
+    if not isinstance(now, WordEncoder) or name not in theirs or theirs[name].shape[1] != now.width:
         return
+    rows = {word: row for row, word in enumerate(vocabulary, start=2)}
     moved = own[name].clone()
     moved[:2] = theirs[name][:2]
     for index, word in enumerate(now.vocabulary, start=2):
-        if word in then.vocabulary:
-            moved[index] = theirs[name][then.vocabulary.index(word) + 2]
+        if word in rows:
+            moved[index] = theirs[name][rows[word]]
     theirs[name] = moved
 
 

@@ -88,7 +88,8 @@ def commit(place: Path, step: int, record: dict[str, Any], keep: int = 2) -> Pat
     """Make what was written to a draft the checkpoint of a step."""
     folder = place.parent
     final = folder / f"step-{step:08d}"
-    write_text(place / "record.json", json.dumps({"step": step, **record}, indent=2) + "\n")
+    about = {"step": step, "parts": len(_parts(place)), **record}
+    write_text(place / "record.json", json.dumps(about, indent=2) + "\n")
     _sync(place)
     if final.exists():  # the same step, saved again: the one there is as good
         shutil.rmtree(place)
@@ -125,14 +126,22 @@ def record(path: Path, entries: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def is_sharded(path: Path) -> bool:
-    """Whether several processes wrote a checkpoint, each its parts."""
-    return any(path.glob("shard-*.safetensors"))
+    """Whether several processes wrote a checkpoint, each its part; all parts are there then."""
+    found, parts = len(_parts(path)), record(path).get("parts", 0)
+    if found != parts:
+        raise ValueError(f"The checkpoint {path} is damaged ({found} of its {parts} parts are there); {_ELSE}")
+    return found > 0
+
+
+def _parts(path: Path) -> list[Path]:
+    return list(path.glob("shard-*.safetensors"))
 
 
 def load(path: Path, group: str) -> dict[str, Tensor]:
     """A group of tensors of a checkpoint, all of them."""
+    written = is_sharded(path)
     with _said(path):
-        if not is_sharded(path):
+        if not written:
             return load_file(path / f"{group}.safetensors")
         from tmatch.train import sharded  # a second of imports that others do without
 
@@ -146,8 +155,9 @@ def fill(path: Path, tensors: Tensors, like: Callable[[Tensor, Tensor], Tensor])
 
     `like` lays a whole tensor out as another is.
     """
+    written = is_sharded(path)
     with _said(path):
-        if is_sharded(path):
+        if written:
             from tmatch.train import sharded  # a second of imports that others do without
 
             _require_same(path, sharded.shapes(path), tensors)

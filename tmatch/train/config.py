@@ -38,9 +38,9 @@ class TrainConfig(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**31)  # of weights, order and noise
 
     FREE: ClassVar[tuple[str, ...]] = (
-        "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel",
+        "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel", "accumulate",
     )  # fmt: skip
-    """What no bit of the weights depends on: a run goes on with other values of these."""
+    """What the weights do not depend on, but for rounding: a run goes on with other values of these."""
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

@@ -1,7 +1,6 @@
 """Several processes: replicas of the weights (DDP), or shards of them (FSDP2)."""
 
 import copy
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -13,13 +12,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tmatch.train import checkpoint, sharded
 from tmatch.train.checkpoint import Tensors
-from tmatch.train.processes import Loss, Network, Parallel, Processes
+from tmatch.train.processes import Loss, Network, Parallel, Processes, T
+
+LONGEST = timedelta(hours=2)
+"""To wait for another process: the first may be drawing pictures. One that has ended is noticed by torchrun."""
 
 
 class Replicas(Processes):
@@ -31,7 +34,7 @@ class Replicas(Processes):
         self.device = device
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
-        self._replica = DistributedDataParallel(_Called(networks, loss))
+        self._replica = DistributedDataParallel(_Called(networks, loss), gradient_as_bucket_view=True)
         return self._replica
 
     def collecting(self) -> AbstractContextManager[None]:
@@ -48,6 +51,11 @@ class Replicas(Processes):
     def agreed(self, wish: bool) -> bool:
         return self.mean(float(wish)) > 0
 
+    def chosen(self, value: T) -> T:
+        values = [value]
+        dist.broadcast_object_list(values, device=self.device)
+        return values[0]
+
     def wait(self) -> None:
         dist.barrier()
 
@@ -62,7 +70,9 @@ class Shards(Replicas):
 
     def __init__(self, device: torch.device, precision: torch.dtype | None = None) -> None:
         super().__init__(device)
-        self.policy = MixedPrecisionPolicy(param_dtype=precision)
+        # Weights are gathered in `precision`; autocast chooses for what they act on, and gradients add up in float32.
+        self.policy = MixedPrecisionPolicy(precision, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        self.mesh = init_device_mesh(device.type, (self.world,))
         self._writers = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))  # talk while the others train
         self._saving: tuple[Future[None], Callable[[], object]] | None = None
 
@@ -77,10 +87,10 @@ class Shards(Replicas):
         if self.rank == 0 and not hasattr(self, "_plain"):
             self._plain = copy.deepcopy(networks, getattr(networks, "shared", dict)())
         for unit in units:
-            fully_shard(unit, mp_policy=self.policy)
+            fully_shard(unit, mesh=self.mesh, mp_policy=self.policy)
             if hasattr(unit, "prepare"):  # called besides its forward
                 register_fsdp_forward_method(unit, "prepare")
-        fully_shard(networks, mp_policy=self.policy)
+        fully_shard(networks, mesh=self.mesh, mp_policy=self.policy)
         # What our networks return is never changed in place.
         warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view tensor")
 
@@ -104,11 +114,12 @@ class Shards(Replicas):
         return super().like(tensor, other)
 
     def assembled(self, networks: Network) -> Network | None:
-        weights = {name: self.whole(tensor) for name, tensor in networks.state_dict().items()}
-        if self.rank:
-            return None
-        self._plain.load_state_dict(weights)
-        return cast("Network", self._plain)
+        plain = self._plain.state_dict() if self.rank == 0 else {}
+        for name, tensor in networks.state_dict().items():  # one after the other, for a rank cannot hold them all
+            weight = self.whole(tensor)
+            if self.rank == 0:
+                plain[name].copy_(weight)
+        return cast("Network", self._plain) if self.rank == 0 else None
 
     def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
         """Every process writes its part, in the background."""
@@ -120,12 +131,13 @@ class Shards(Replicas):
         self._saving = sharded.write(draft, tensors, self._writers), lambda: checkpoint.commit(draft, step, record)
 
     def settle(self, wait: bool = False) -> None:
-        if self._saving is None or not (wait or self._saving[0].done()):
-            return
-        (written, commit), self._saving = self._saving, None
-        sharded.finish(written)
-        if self.rank == 0:
-            commit()
+        if self._saving is not None and (wait or self._saving[0].done()):
+            (written, commit), self._saving = self._saving, None
+            sharded.finish(written)
+            if self.rank == 0:
+                commit()
+        if wait:
+            self.wait()  # for the first, so that none ends before
 
 
 class _Called(nn.Module):
@@ -144,7 +156,7 @@ class _Called(nn.Module):
 def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None) -> Replicas:
     """The processes that torchrun started; they find each other here."""
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST)
     return Replicas(device) if parallel == "replicate" else Shards(device, precision)

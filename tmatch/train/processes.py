@@ -15,6 +15,7 @@ from tmatch.train.checkpoint import Tensors
 Network = TypeVar("Network", bound=nn.Module)
 Parallel = Literal["replicate", "shard"]
 Loss = Callable[..., Tensor]
+T = TypeVar("T")
 
 
 class Processes:
@@ -43,6 +44,10 @@ class Processes:
     def agreed(self, wish: bool) -> bool:
         """Whether any process wishes it."""
         return wish
+
+    def chosen(self, value: T) -> T:
+        """What the first process has of it."""
+        return value
 
     def wait(self) -> None:
         """Until all are here."""

@@ -2,6 +2,7 @@
 
 import warnings
 from concurrent.futures import Future
+from math import prod
 from pathlib import Path
 
 from torch import distributed as dist
@@ -34,6 +35,8 @@ def shapes(folder: Path) -> Shapes:
     found: Shapes = {}
     for key, about in HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata.items():
         assert isinstance(about, TensorStorageMetadata)  # there is nothing else in safetensors
+        if sum(prod(chunk.sizes) for chunk in about.chunks) != prod(about.size):
+            raise ValueError(f"a part of {key} is missing")
         group, _, name = key.partition("/")
         found.setdefault(group, {})[name] = about.size
     return found

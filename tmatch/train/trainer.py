@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tmatch.train import checkpoint
 from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
-from tmatch.train.interrupt import interruptions
+from tmatch.train.interrupt import interruptions, preempted, tell_preempted
 from tmatch.train.monitor import Monitor, Silent
 
 Preview = Callable[["Task"], Tensor]
@@ -87,6 +87,7 @@ class Trainer:
             moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
             self.optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
         self.step = 0
+        self.resumed = False
         self.monitor = Monitor(out, config.tensorboard) if self.processes.rank == 0 else Silent()
         if config.compile:
             for network in task.networks():
@@ -97,7 +98,8 @@ class Trainer:
 
         Interrupted (Ctrl-C, SIGTERM), it finishes its step, saves, and leaves the rest to the next call.
         """
-        self.resume()
+        if not self.resumed:
+            self.resume()
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
         progress = progress and self.processes.rank == 0
@@ -115,6 +117,8 @@ class Trainer:
             if self.step < last:
                 self.save()
             self.processes.settle(wait=True)
+            if self.processes.agreed(preempted()):
+                tell_preempted()
         self.monitor.flush()
         return self.step == last
 
@@ -122,8 +126,10 @@ class Trainer:
         """Measure and draw what is learnt, with the weights as they are and with their average, when it is time to."""
         measure = _due(self.step, self.config.validate_every)
         draw = self.preview is not None and _due(self.step, self.config.preview_every)
+        if not measure and not draw:
+            return
         losses: dict[str, dict[str, float]] = {}
-        for name, networks in {"raw": self.task, "ema": self.ema}.items() if measure or draw else ():
+        for name, networks in {"raw": self.task, "ema": self.ema}.items():
             task = self.processes.assembled(networks)
             if task is not None and measure:
                 with torch.no_grad():
@@ -176,7 +182,8 @@ class Trainer:
 
     def resume(self) -> None:
         """Take up the newest checkpoint of the run, if it has one and it is of this run."""
-        newest = checkpoint.latest(self.out)
+        newest = self.processes.chosen(checkpoint.latest(self.out))
+        self.resumed = True
         if newest is None:
             self.monitor.cut(0)
             return
@@ -188,11 +195,13 @@ class Trainer:
 
     def _require_same(self, saved: dict[str, Any], step: int) -> None:
         then, now = _flat(saved if isinstance(saved, dict) else {}), _flat(self.settings)
+        if not then:
+            raise ValueError(f"The newest checkpoint of {self.out} does not say what run it is of; remove its folder.")
         free = {*self.config.FREE}
         steps_then = then.get("train.steps", then.get("steps"))
         if all(self.config.rate(k, steps_then) == self.config.rate(k) for k in range(step)):
             free.add("steps")  # the run may become longer or shorter while the steps it took stay the same
-        changed = [key for key in now if key.removeprefix("train.") not in free and then.get(key) != now[key]]
+        changed = [key for key in now if key.removeprefix("train.") not in free and then.get(key, now[key]) != now[key]]
         if changed in (["steps"], ["train.steps"]):
             raise ValueError(
                 f"{self.out} holds a run with another {changed[0]}, {steps_then}, and its learning rate has begun to "
