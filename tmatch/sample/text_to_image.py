@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tmatch.condition import Condition
 from tmatch.data import Codec
 from tmatch.guidance import ClassifierFreeGuidance, constant
 from tmatch.kernel import Decoding
 from tmatch.model import Model
 from tmatch.sample.frames import frames
 from tmatch.sample.generation import Evaluations, generate
+from tmatch.tensors import whole
 from tmatch.text import TextEncoder
 from tmatch.times import Steps
 
@@ -68,7 +70,9 @@ class TextToImage(nn.Module):
         if len(seeds) != len(prompts):
             raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
         scale = ClassifierFreeGuidance(self.encoder([negative or self.encoder.empty]), guidance, schedule=schedule)
-        condition = self.encoder(prompts)
+        size = whole("The batch size", batch_size)
+        parts = (prompts[first : first + size] for first in range(0, len(prompts), size))
+        condition = Condition.cat([self.encoder(part) for part in parts])
         decoding = replace(decoding, guidance=scale)
         result = generate(
             self.model, self.shape, seeds, condition,
