@@ -11,7 +11,7 @@ demo: .venv/base
 	$(BIN)/python examples/text_to_image.py --out out/demo.png
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations 10
 
 check: .venv/installed
 	$(BIN)/ruff check .

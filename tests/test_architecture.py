@@ -22,7 +22,9 @@ LAYERS = [
     {"train", "sample", "eval", "plan", "pretrained"},
     {"prepare"},
     {"recipes"},
+    {"pipeline"},
     {"app"},
+    {"__main__"},
 ]
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}
 EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

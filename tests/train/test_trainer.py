@@ -55,7 +55,7 @@ def test_what_was_done_after_the_last_checkpoint_is_done_again(undisturbed: Trai
     assert_same_bits(resumed, undisturbed)
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.11, 0.23])
+@pytest.mark.parametrize("delay", [0.02, 0.17])
 def test_kill_9_changes_nothing(undisturbed: Trainer, delay: float, tmp_path: Path) -> None:
     """A checkpoint every other step: many of the moments fall into the writing of one."""
     command = [sys.executable, str(Path(__file__).parent / "small_run.py"), str(tmp_path)]
