@@ -30,8 +30,9 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[plot]'
 	touch $@
 
+# constraints.txt names all that the extra [dev] asks for, so there is nothing left to resolve.
 .venv/installed: .venv/base
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement constraints.txt
 	touch $@
 
 clean:
