@@ -55,15 +55,16 @@ def test_what_was_done_after_the_last_checkpoint_is_done_again(undisturbed: Trai
     assert_same_bits(resumed, undisturbed)
 
 
-def test_kill_9_changes_nothing(undisturbed: Trainer, tmp_path: Path) -> None:
-    """A checkpoint every other step: many of the moments fall into the writing of one; the benchmark tries more."""
+@pytest.mark.parametrize("delay", [0.02, 0.11, 0.23])
+def test_kill_9_changes_nothing(undisturbed: Trainer, delay: float, tmp_path: Path) -> None:
+    """A checkpoint every other step: many of the moments fall into the writing of one."""
     command = [sys.executable, str(Path(__file__).parent / "small_run.py"), str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for delay in (0.05, 0.2):
+    for turn in range(2):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        time.sleep(delay)
+        time.sleep(delay * (turn + 1))
         process.kill()
         process.wait()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
