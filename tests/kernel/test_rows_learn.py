@@ -41,7 +41,7 @@ def learnt(name: str, data, steps: int = 500, batch: int = 256, rate: float = 8e
     model = row.build(backbone, 1, tm.HeadConfig(32, 2, codes=CODES if row.codes else None, draws=2))
     if name == "mar":  # of four tokens at least 0.7 hidden is at most one known, and sampling asks for up to three
         model.kernel.ratio = tm.TruncatedGaussianRatio(std=0.5, low=0.1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.95))
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=0.1)
     for step in range(steps):
         noise = tm.Noise.derive(0, step, batch)

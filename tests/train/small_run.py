@@ -1,9 +1,14 @@
-"""A tiny captioned run, for tests that train, kill and resume it; also a program: small_run.py FOLDER [key=value]."""
+"""A tiny captioned run, for tests that train, kill and resume it; also a program: small_run.py FOLDER [key=value].
+
+In a process of its own it starts from a server that has imported torch already, which takes longer than the run.
+"""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import torch
@@ -44,13 +49,24 @@ def die_once(run: Trainer, rank: int, step: int) -> None:
     run.update = fatal  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
+def main(out: Path, changes: dict[str, object], started: Event | None = None) -> None:
+    """The run to its end; `dies` is the rank and the step at which it is killed once."""
     torch.set_num_threads(1)
-    print("started", flush=True)
-    changes = {key: json.loads(value) for key, _, value in (change.partition("=") for change in sys.argv[2:])}
-    dies = changes.pop("dies", None)
-    run = trainer(Path(sys.argv[1]), **changes)
-    if dies is not None:
-        die_once(run, *dies)
-    finished = run.run()
-    print("finished" if finished else "interrupted", flush=True)
+    run = trainer(out, **{key: value for key, value in changes.items() if key != "dies"})
+    if "dies" in changes:
+        die_once(run, *changes["dies"])  # type: ignore[misc]
+    if started is not None:
+        started.set()
+    assert run.run()
+
+
+def processes() -> multiprocessing.context.ForkServerContext:
+    """Processes that start at once: each is a copy of one that has done nothing but import."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tmatch.train", "torch.distributed.fsdp", "torch.distributed.launcher.api"])
+    return context
+
+
+if __name__ == "__main__":
+    settings = (change.partition("=") for change in sys.argv[2:])
+    main(Path(sys.argv[1]), {key: json.loads(value) for key, _, value in settings})

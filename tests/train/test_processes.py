@@ -9,27 +9,42 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from tmatch.train import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small_run import trainer
+from small_run import main, processes, trainer
 
 PROGRAM = Path(__file__).with_name("small_run.py")
 STEPS = 50
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 SETTINGS = {"steps": STEPS, "batch": 12, "device": "cpu", "checkpoint_every": 20, "validate_every": 25}
 
 
-def launched(out: Path, ranks: int, restarts: int = 0, **changes: object) -> None:
-    """A run of so many processes, as torchrun starts them, and starts again where one dies."""
-    torchrun = [
-        "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
-    ]  # fmt: skip
-    options = [f"{key}={json.dumps(value)}" for key, value in {**SETTINGS, **changes}.items()]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+def launched(out: Path, ranks: int, **changes: object) -> None:
+    """A run of so many processes under torchrun's agent, but started from a server that has imported torch already."""
+    agent = processes().Process(target=_launch, args=(out, ranks, {**SETTINGS, **changes}))
+    agent.start()
+    agent.join(300)
+    assert agent.exitcode == 0
+
+
+def _launch(out: Path, ranks: int, changes: dict[str, object]) -> None:
+    config = LaunchConfig(
+        1, 1, ranks, run_id=out.name, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0,
+        start_method="forkserver",
+    )  # fmt: skip
+    elastic_launch(config, main)(out, changes)
+
+
+def torchrun(out: Path, ranks: int, restarts: int, **changes: object) -> None:
+    """A run of so many processes by the command, which starts them again where one dies."""
+    options = ["--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
+    settings = [f"{key}={json.dumps(value)}" for key, value in {**SETTINGS, **changes}.items()]
     subprocess.run(
-        [sys.executable, *torchrun, str(PROGRAM), str(out), *options], check=True, timeout=300, env=environment,
-        capture_output=True,
+        [sys.executable, "-m", "torch.distributed.run", *options, str(PROGRAM), str(out), *settings],
+        check=True, timeout=300, env=os.environ | ONE_THREAD, capture_output=True,
     )  # fmt: skip
 
 
@@ -80,11 +95,18 @@ def test_two_shards_do_too_as_do_those_that_go_on_or_lose_a_process(alone: Path,
     assert_same_run(three, alone)
 
     hurt = tmp_path / "hurt"
-    launched(hurt, 2, parallel="shard", restarts=1, dies=[1, 43])
+    torchrun(hurt, 2, parallel="shard", restarts=1, dies=[1, 43])
     assert (hurt / "died").exists()
     recovered = weights(hurt)
     assert all(torch.equal(weight, recovered[key]) for key, weight in weights(shards).items())
     assert torch.equal(losses(shards), losses(hurt))
+
+
+def test_shards_compute_as_one_process_does_in_bfloat16(tmp_path: Path) -> None:
+    few = {**SETTINGS, "precision": "bfloat16", "steps": 4, "learning_rate": 1e-4}
+    trainer(tmp_path / "alone", **few).run()
+    launched(tmp_path / "shards", 2, **{**few, "parallel": "shard", "accumulate": 2})
+    torch.testing.assert_close(losses(tmp_path / "shards"), losses(tmp_path / "alone"), rtol=0, atol=2e-3)
 
 
 def assert_safetensors_and_nothing_else(newest: Path) -> None:

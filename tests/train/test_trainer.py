@@ -1,6 +1,4 @@
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -13,7 +11,7 @@ from pydantic import ValidationError
 from tmatch.train import TrainConfig, Trainer, checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small_run import STEPS, task, trainer
+from small_run import STEPS, main, processes, task, trainer
 
 
 def assert_same_bits(first: Trainer, second: Trainer) -> None:
@@ -55,20 +53,23 @@ def test_what_was_done_after_the_last_checkpoint_is_done_again(undisturbed: Trai
     assert_same_bits(resumed, undisturbed)
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.11, 0.23])
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.11, 0.17, 0.23])
 def test_kill_9_changes_nothing(undisturbed: Trainer, delay: float, tmp_path: Path) -> None:
     """A checkpoint every other step: many of the moments fall into the writing of one."""
-    command = [sys.executable, str(Path(__file__).parent / "small_run.py"), str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    context = processes()
     for turn in range(2):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
+        started = context.Event()
+        process = context.Process(target=main, args=(tmp_path, {}, started))
+        process.start()
+        assert started.wait(60)
         time.sleep(delay * (turn + 1))
         process.kill()
-        process.wait()
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.endswith("finished\n")
+        process.join()
+        assert turn or process.exitcode == -signal.SIGKILL, "the run was over before it was killed"
+    last = context.Process(target=main, args=(tmp_path, {}))
+    last.start()
+    last.join()
+    assert last.exitcode == 0
     final = trainer(tmp_path)
     final.resume()
     assert final.step == STEPS
