@@ -5,6 +5,9 @@ BIN := .venv/bin
 # Waiting OpenMP threads that spin slow a shared machine down 1.4 to 4 times.
 export OMP_WAIT_POLICY := PASSIVE
 
+# Packages are installed uncompiled: what the first process compiles, the next ones must find.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check tree install clean
 
 demo: .venv/base
