@@ -38,3 +38,15 @@ def save_kl_autoencoder(folder: Path, seed: int = 0) -> Path:
         scaling_factor=0.5, shift_factor=0.25, force_upcast=True,
     ).save_pretrained(folder)  # fmt: skip
     return folder
+
+
+def save_code_autoencoder(folder: Path, codes: int = 32) -> Path:
+    from diffusers import VQModel
+
+    torch.manual_seed(0)
+    VQModel(
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(4, 8), layers_per_block=1, latent_channels=4, norm_num_groups=2, num_vq_embeddings=codes,
+        vq_embed_dim=4,
+    ).save_pretrained(folder)  # fmt: skip
+    return folder

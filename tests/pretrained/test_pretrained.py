@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny import save_kl_autoencoder, save_text_encoder, tiny_autoencoder
+from tiny import save_code_autoencoder, save_kl_autoencoder, save_text_encoder, tiny_autoencoder
 
 from tmatch.pretrained import digest, load_autoencoder, load_text_encoder
 
@@ -27,6 +27,17 @@ def test_one_that_overflows_in_half_precision_is_upcast(tmp_path: Path) -> None:
     half = load_autoencoder(str(save_kl_autoencoder(tmp_path / "kl")), "float16")
     assert next(half.network.parameters()).dtype == torch.float32
     assert half.encode(torch.rand(1, 3, 8, 8)).dtype == torch.float32
+
+
+def test_codes_are_those_of_the_nearest_entries_and_decoding_looks_them_up(tmp_path: Path) -> None:
+    autoencoder = load_autoencoder(str(save_code_autoencoder(tmp_path / "vq", codes=32)))
+    x = torch.rand(2, 3, 16, 24)
+    codes, network = autoencoder.encode(x), autoencoder.network
+    z = network.encode(2 * x - 1).latents
+    distance = (z[:, None] - network.quantize.embedding.weight[None, :, :, None, None]).square().sum(2)
+    assert torch.equal(codes[:, 0].long(), distance.argmin(1))
+    assert (autoencoder.codes, autoencoder.factor, autoencoder.channels, codes.shape) == (32, 2, 1, (2, 1, 8, 12))
+    torch.testing.assert_close(autoencoder.decode(codes), ((network.decode(z).sample + 1) / 2).clamp(0, 1))
 
 
 def test_the_files_of_a_tiny_autoencoder_are_its_diffusers_form(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from tmatch.recipes.paper import LADDER_RECIPES, PAPER_RECIPES
 def parameters(name: str) -> int:
     recipe = {**PAPER_RECIPES, **LADDER_RECIPES}[name]()
     sizes = recipe.sizes(Expected())
-    assert sizes.shape == (16, 16, 16)  # 256 tokens of 2 x 2 x 4 numbers
+    assert sizes.shape == (16, 16, 1 if sizes.codes else 16)  # 256 tokens of 2 x 2 x 4 numbers, or of a code
     with torch.device("meta"):
-        model = recipe.network(sizes.shape, sizes.text[1])
+        model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
     return sum(p.numel() for p in model.parameters())
 
 

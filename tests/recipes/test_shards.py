@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from tiny import save_kl_autoencoder, save_text_encoder
+from tiny import save_code_autoencoder, save_kl_autoencoder, save_text_encoder
 
 from tmatch.app.cli import main
+from tmatch.prepare.shards import ShardSet
 from tmatch.recipes import load_model
 from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
 from tmatch.recipes.shards import ShardRecipe
 from tmatch.train import TrainConfig
+from tmatch.variants import VARIANTS
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,25 @@ def recipe(shards: Path, variant: str = "dtm", **train: object) -> ShardRecipe:
         validation=shards / "shards",
         backbone=BackboneSettings(width=16, depth=1, heads=2),
         head=HeadSettings(width=16, depth=1),
-        sampling=SamplingSettings(steps=2, head_steps=1),
+        sampling=SamplingSettings(steps=None if VARIANTS[variant].codes else 2, head_steps=1),
+        patch=(1, 1) if VARIANTS[variant].codes else (2, 2),
     )
+
+
+@pytest.mark.parametrize("variant", ["ar-discrete", "mar-discrete"])
+def test_a_run_on_shards_of_codes(variant: str, shards: Path, tmp_path: Path) -> None:
+    encoders = ["--autoencoder", str(save_code_autoencoder(tmp_path / "vq", 3000)), "--text", str(shards / "text")]
+    main(["prepare", str(shards / "pictures"), "--out", str(tmp_path / "shards"), *encoders, "--size", "16"])
+    assert ShardSet(tmp_path / "shards").read(0).latents.dtype == torch.int32, "float16 knows but 2048 codes"
+    assert recipe(tmp_path, variant).run(tmp_path / "run") == {"weights": "model.safetensors", "samples": 24}
+    pipeline, _ = load_model(str(tmp_path / "run"))
+    assert pipeline.shape == (8, 8, 1)
+    drawn = pipeline.generate(["a red square"], [0])
+    assert drawn.images.shape == (1, 3, 16, 16)
+    with pytest.raises(ValueError, match="'fm' draws latents: give a continuous autoencoder, or data prepared with"):
+        recipe(tmp_path, "fm").run(tmp_path / "other")
+    with pytest.raises(ValueError, match="draws codes: give a discrete autoencoder"):
+        recipe(shards, variant).run(tmp_path / "third")
 
 
 @pytest.mark.parametrize("variant", ["fm", "dtm-mean"])

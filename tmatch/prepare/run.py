@@ -138,7 +138,8 @@ class Preparation:
             self.autoencoder.encode(torch.stack([*part]).to(self.device).float() / 255).cpu()
             for part in _parts(pictures, self.settings.batch)
         ]
-        return torch.cat(encoded).to(PRECISIONS[self.settings.dtype])
+        dtype = PRECISIONS[self.settings.dtype] if self.autoencoder.codes is None else torch.int32
+        return torch.cat(encoded).to(dtype)
 
     def _conditions(self, pictures: Sequence[Picture]) -> list[list[Tensor]]:
         """The tokens of every caption of every picture."""

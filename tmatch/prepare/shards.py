@@ -38,6 +38,7 @@ class AutoencoderIdentity(Identity):
     factor: int
     scale: float
     shift: float
+    codes: int | None = None
 
 
 class TextIdentity(Identity):
@@ -122,7 +123,7 @@ class Manifest(_Strict):
 class Samples:
     """The contents of a shard: latents, and for each one or more captions."""
 
-    latents: Tensor  # (n, channels, height, width)
+    latents: Tensor  # (n, channels, height, width), or whole numbers where they are codes
     text: Tensor  # (tokens, width): those of all captions, one after the other
     text_ends: Tensor  # for each caption, where its tokens end
     caption_ends: Tensor  # for each sample, where its captions end

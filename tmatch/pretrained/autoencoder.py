@@ -1,7 +1,7 @@
 """Autoencoders of pictures, through diffusers."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,8 +17,8 @@ class PretrainedAutoencoder(nn.Module):
     One that overflows in half precision, as SDXL's does by its own account, computes in float32.
     """
 
-    codes: ClassVar[None] = None
-    """Its latents are continuous."""
+    codes: int | None = None
+    """How many there are, where latents are made of them."""
 
     def __init__(self, network: nn.Module, name: str, precision: Precision = "float32") -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class PretrainedAutoencoder(nn.Module):
         """What latents depend on."""
         return {
             "name": self.name, "precision": self.precision, "digest": digest(self.network), "channels": self.channels,
-            "factor": self.factor, "scale": self.scale, "shift": self.shift,
+            "factor": self.factor, "scale": self.scale, "shift": self.shift, "codes": self.codes,
         }  # fmt: skip
 
     @property
@@ -48,19 +48,46 @@ class PretrainedAutoencoder(nn.Module):
     @torch.no_grad()
     def encode(self, pictures: Tensor) -> Tensor:
         """Latents (n, channels, height / factor, width / factor) of pictures in [0, 1]; float32."""
+        coded = self._encoded(pictures)
+        z = coded.latents if hasattr(coded, "latents") else coded.latent_dist.mode()
+        return (z.float() - self.shift) * self.scale
+
+    def _encoded(self, pictures: Tensor) -> Any:  # noqa: ANN401
+        """What the network says of pictures."""
         if pictures.ndim != 4 or pictures.shape[1] != 3 or any(side % self.factor for side in pictures.shape[2:]):
             raise ValueError(
                 f"Pictures are (n, 3, height, width), sides divisible by {self.factor}; got {tuple(pictures.shape)}."
             )
-        coded = self.network.encode((2 * pictures - 1).to(self._dtype))
-        z = coded.latents if hasattr(coded, "latents") else coded.latent_dist.mode()
-        return (z.float() - self.shift) * self.scale
+        return self.network.encode((2 * pictures - 1).to(self._dtype))
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Pictures in [0, 1] of latents; float32."""
         z = (latents / self.scale + self.shift).to(self._dtype)
         return ((self.network.decode(z).sample.float() + 1) / 2).clamp(0, 1)
+
+
+class PretrainedCodes(PretrainedAutoencoder):
+    """Pictures as codes (n, 1, height / factor, width / factor) and back, by a `VQModel`."""
+
+    def __init__(self, network: nn.Module, name: str, precision: Precision = "float32") -> None:
+        super().__init__(network, name, precision)
+        self.codes = int(self.network.config.num_vq_embeddings)
+        self.channels, self.scale, self.shift = 1, 1.0, 0.0
+
+    @torch.no_grad()
+    def encode(self, pictures: Tensor) -> Tensor:
+        """The codes of pictures in [0, 1], as numbers; float32."""
+        z = self._encoded(pictures).latents
+        indices = self.network.quantize(z)[2][2]
+        return indices.view(len(z), 1, *z.shape[2:]).float()
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Pictures in [0, 1] of codes; float32."""
+        codes = latents[:, 0].round().long()
+        z = self.network.quantize.get_codebook_entry(codes.flatten(), (*codes.shape, -1))
+        return ((self.network.decode(z, force_not_quantize=True).sample.float() + 1) / 2).clamp(0, 1)
 
 
 def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedAutoencoder:
@@ -70,22 +97,22 @@ def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedA
     tiny autoencoders give them out.
     """
     with extra(f"The autoencoder {name}"):
-        from diffusers import AutoencoderKL, AutoencoderTiny
+        from diffusers import AutoencoderKL, AutoencoderTiny, VQModel
     dtype = PRECISIONS[precision]
     if _part(name, "encoder").is_file():
         return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name, precision)
     try:
-        kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
+        kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny, "VQModel": VQModel}
         kind = AutoencoderKL.load_config(name).get("_class_name")
         if kind not in kinds:
-            raise ValueError(f"{name} holds a {kind}, and an autoencoder is one of {' and '.join(kinds)}.")
+            raise ValueError(f"{name} holds a {kind}, and an autoencoder is one of {', '.join(kinds)}.")
         network = kinds[kind].from_pretrained(name, torch_dtype=dtype, use_safetensors=True)
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(
             f"There is no autoencoder '{name}' to be had ({_first_line(error)}); give the name of one on the hub, a "
             "folder with its config.json and safetensors, or the stem of a tiny one's files."
         ) from error
-    return PretrainedAutoencoder(network, name, precision)
+    return (PretrainedCodes if kind == "VQModel" else PretrainedAutoencoder)(network, name, precision)
 
 
 def _part(stem: str, part: str) -> Path:

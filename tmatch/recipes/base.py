@@ -83,6 +83,10 @@ class Expected:
     """pixels of a side that the autoencoder makes one number of"""
     channels: int = 4
     """of its latents"""
+    code_factor: int = 16
+    """pixels of a side that a discrete autoencoder makes one code of"""
+    codes: int = 8192
+    """that it has"""
     text_length: int = 128
     """tokens of a caption"""
     text_width: int = 4096
@@ -148,7 +152,7 @@ class TrainedRecipe(Strict, ABC):
         row, channels, own = variant(self.variant), shape[-1], self.head
         if row.codes != (codes is not None):
             kind = "codes: give a discrete autoencoder" if row.codes else "latents: give a continuous autoencoder"
-            raise ValueError(f"'{self.variant}' draws {kind}, one of the package's or the folder of a run.")
+            raise ValueError(f"'{self.variant}' draws {kind}, or data prepared with one.")
         iterations, tokens = self.sampling.iterations, shape[0] * shape[1]
         if iterations is not None and iterations > tokens:
             raise ValueError(f"There are {tokens} tokens a picture, and sampling.iterations is {iterations}: lower it.")

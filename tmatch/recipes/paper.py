@@ -6,16 +6,20 @@ from typing import Any
 from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
 from tmatch.recipes.shards import ShardRecipe
 from tmatch.train import TrainConfig
+from tmatch.variants import VARIANTS
 
 _REPORTED = SamplingSettings(steps=32, head_steps=64, guidance=6.5)
 _OWN_STEPS = SamplingSettings(steps=None, head_steps=64, guidance=6.5)
 _MASKED = SamplingSettings(steps=None, head_steps=64, guidance=6.5, schedule="rising", iterations=64)
+_MASKGIT = SamplingSettings(steps=None, guidance=6.5, schedule="rising", iterations=64, order="confidence")
 _PAPER: dict[str, SamplingSettings] = {
     "fm": SamplingSettings(steps=128, guidance=6.5),
     "dtm": _REPORTED,
     "dtm-mean": _REPORTED,
     **dict.fromkeys(("ar", "artm-2", "artm-3", "fhtm-2", "fhtm-3", "artm-3-dependent", "fhtm-3-dependent"), _OWN_STEPS),
     **dict.fromkeys(("mar", "mar-fluid", "martm-2", "martm-3"), _MASKED),
+    "ar-discrete": _OWN_STEPS,
+    "mar-discrete": _MASKGIT,
 }
 _LADDER = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "xl": (1152, 28, 16)}
 """Width, depth and heads: the sizes that DiT made common."""
@@ -32,7 +36,10 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], ShardRecip
         )  # fmt: skip
         backbone = BackboneSettings(width=2048, depth=24, heads=16, checkpointing=True)
         draws = 4 if _PAPER[variant] is _MASKED else 1
-        defaults: dict[str, Any] = {"backbone": backbone, "head": HeadSettings(width=1024, depth=6, draws=draws)}
+        defaults: dict[str, Any] = {
+            "backbone": backbone, "head": HeadSettings(width=1024, depth=6, draws=draws),
+            "patch": (1, 1) if VARIANTS[variant].codes else (2, 2),
+        }  # fmt: skip
         return ShardRecipe(
             train=train, variant=variant, sampling=_PAPER[variant], drop=0.15, workers=4, **{**defaults, **settings}
         )
@@ -65,5 +72,8 @@ PAPER_RECIPES: dict[str, Callable[[], ShardRecipe]] = {
     **{f"paper-{name}": _paper(name, f"The paper's 1.7B DiT on shards: '{name}'.") for name in _PAPER},
     "paper-fhtm-3-llama": _paper("fhtm-3", "The paper's 1.7B Llama on shards: 'fhtm-3'.", backbone=_LLAMA),
 }
-"""At 256 x 256 with the latents of SDXL's autoencoder and Flan-UL2's embeddings, they have the paper's sizes."""
+"""At 256 x 256 with the latents of SDXL's autoencoder and Flan-UL2's embeddings, they have the paper's sizes.
+
+Discrete ones read codes instead, of 16 x 16 pixels each: 256 tokens too.
+"""
 LADDER_RECIPES = {f"{name}-{size}": _rung(name, size) for name in ("fm", "dtm") for size in _LADDER}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from tmatch.data import Codec, InMemory
@@ -42,13 +42,6 @@ class ShardRecipe(TrainedRecipe):
     window: int = Field(default=8, gt=0, description="shards that are mixed with each other")
     workers: int = Field(default=0, ge=0, description="processes that read ahead")
 
-    @field_validator("variant")
-    @classmethod
-    def _of_latents(cls, name: str) -> str:
-        if variant(name).codes:
-            raise ValueError(f"'{name}' draws codes, and shards hold latents: take a recipe of shapes or of a folder.")
-        return name
-
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights.
 
@@ -62,7 +55,7 @@ class ShardRecipe(TrainedRecipe):
         shown = held_out or self._held_out(training, PREVIEWS, device)
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             torch.manual_seed(self.train.seed)
-            model = self.network(about.shape, encoder.width)
+            model = self.network(about.shape, encoder.width, about.autoencoder.codes)
         states = StreamedStates(
             self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device, *place_of_process()
         )
@@ -84,12 +77,14 @@ class ShardRecipe(TrainedRecipe):
     def sizes(self, expected: Expected) -> Sizes:
         if self.shards.exists():
             about = self.about(ShardSet(self.shards), None)
-            return Sizes(about.shape, (about.text.longest, about.text.width))
-        if any(expected.size % (expected.factor * side) for side in self.patch):
+            return Sizes(about.shape, (about.text.longest, about.text.width), about.autoencoder.codes)
+        codes = variant(self.variant).codes
+        factor, channels = (expected.code_factor, 1) if codes else (expected.factor, expected.channels)
+        if any(expected.size % (factor * side) for side in self.patch):
             raise ValueError(f"Pictures of {expected.size} do not divide into tokens: give another --expected.size.")
-        rows, columns = (expected.size // expected.factor // side for side in self.patch)
-        shape = (rows, columns, expected.channels * self.patch[0] * self.patch[1])
-        return Sizes(shape, (expected.text_length, expected.text_width))
+        rows, columns = (expected.size // factor // side for side in self.patch)
+        shape = (rows, columns, channels * self.patch[0] * self.patch[1])
+        return Sizes(shape, (expected.text_length, expected.text_width), expected.codes if codes else None)
 
     def _require_same_encoders(self, about: "AboutShards", out: Path) -> None:
         """Refuse to start from a model that reads other latents or other texts."""
@@ -162,7 +157,7 @@ class AboutShards(Strict):
         encoder = load_text_encoder(_bundled(folder, TEXT) or self.text.name, self.text.longest, self.text.precision)
         _require_same(self.text, encoder.identity())
         with torch.random.fork_rng():  # the caller's own generator stays as it is
-            model = self.recipe.network(self.shape, encoder.width)
+            model = self.recipe.network(self.shape, encoder.width, self.autoencoder.codes)
         return TextToImage(model, encoder, self.codec(folder), self.shape)
 
 
