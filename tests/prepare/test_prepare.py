@@ -2,72 +2,16 @@
 
 import io
 import json
-import random
 import tarfile
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from tiny import save_kl_autoencoder, save_text_encoder
+from sources import Encoders, contents, folder_of, preparation, rows
 
 from tmatch.app.cli import main
-from tmatch.prepare import Crop, Preparation, Settings, ShardSet, open_source
-from tmatch.pretrained import PretrainedAutoencoder, PretrainedText, load_autoencoder, load_text_encoder
-
-Encoders = tuple[PretrainedAutoencoder, PretrainedText]
-
-
-@pytest.fixture(scope="module")
-def encoders(tmp_path_factory: pytest.TempPathFactory) -> Encoders:
-    folder = tmp_path_factory.mktemp("encoders")
-    return (
-        load_autoencoder(str(save_kl_autoencoder(folder / "kl"))),
-        load_text_encoder(str(save_text_encoder(folder / "text")), longest=8),
-    )
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **how: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **how)
-    return file.getvalue()
-
-
-def picture(seed: int, size: tuple[int, int] = (20, 20)) -> bytes:
-    return encoded(Image.frombytes("RGB", size, random.Random(seed).randbytes(3 * size[0] * size[1])))
-
-
-CAPTIONS = ["a red circle", "two blue square", ["a square", "a blue square"], "circle of a", "a a a a a a a a a a red"]
-
-
-def rows(count: int) -> list[tuple[str, bytes, object]]:
-    sizes = [(20, 20), (32, 18), (18, 32)]
-    return [(f"{k:03}.png", picture(k, sizes[k % 3]), CAPTIONS[k % 5]) for k in range(count)]
-
-
-def folder_of(folder: Path, pictures: list[tuple[str, bytes, object]]) -> Path:
-    folder.mkdir(parents=True)
-    for name, content, _ in pictures:
-        (folder / name).write_bytes(content)
-    lines = [json.dumps({"file_name": name, "text": text}) for name, _, text in pictures]
-    (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def preparation(source: str, out: Path, encoders: Encoders, kind: str = "buckets", chunk: int = 4) -> Preparation:
-    autoencoder, text = encoders
-    pictures = open_source(source)
-    settings = Settings.model_validate(
-        {
-            "source": source, "rows": len(pictures), "crop": Crop(kind=kind, size=16, multiple=4), "dtype": "float32",
-            "autoencoder": autoencoder.identity(), "text": text.identity(), "chunk": chunk, "batch": 3, "licence": "",
-        }
-    )  # fmt: skip
-    return Preparation(pictures, out, settings, autoencoder, text)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+from tmatch.prepare import Crop, Preparation, ShardSet
 
 
 def test_killed_and_started_again_it_writes_the_same_bytes(tmp_path: Path, encoders: Encoders) -> None:
@@ -165,90 +109,6 @@ def test_what_is_read_back_is_what_the_encoders_say(tmp_path: Path, encoders: En
             seen.append(row)
     assert sorted(seen) == list(range(7))
     torch.testing.assert_close(shards.null(), text.null().tokens[0])
-
-
-GOOD: dict[str, bytes] = {
-    "cmyk.jpg": encoded(Image.new("CMYK", (20, 20), (0, 255, 255, 0)), "JPEG"),
-    "grey16.png": encoded(Image.new("I;16", (20, 20), 32896)),
-    "animated.gif": encoded(
-        Image.new("RGB", (20, 20), "red"), "GIF", save_all=True, append_images=[Image.new("RGB", (20, 20), "blue")]
-    ),
-    "mislabelled.jpg": picture(0),
-    "transparent.png": encoded(Image.new("RGBA", (20, 20), (0, 0, 0, 0))),
-    "palette.png": encoded(Image.new("P", (20, 20))),
-}
-BAD: dict[str, tuple[bytes, str]] = {
-    "corrupt.png": (picture(1)[:100], "truncated"),
-    "empty.png": (b"", "no picture"),
-    "text.png": (b"not a picture", "no picture"),
-    "dot.png": (picture(1, (1, 1)), "too small"),
-    "huge.png": (encoded(Image.new("1", (20_000, 20_000)), compress_level=9), "exceeds limit"),
-}
-
-
-def test_odd_pictures_are_read_and_bad_ones_skipped_with_the_reason(tmp_path: Path, encoders: Encoders) -> None:
-    pictures = [*((name, content, "a red circle") for name, content in GOOD.items())]
-    pictures += [(name, content, "a red circle") for name, (content, _) in BAD.items()]
-    pictures += [("a.png", picture(2), ""), ("b.png", picture(3), 7), ("c.png", picture(4), " \n")]
-    folder = folder_of(tmp_path / "pictures", pictures)
-    with (folder / "metadata.jsonl").open("ab") as file:
-        file.write(b'{"file_name": "cmyk.jpg"}\n{"text": "a"}\nno json\n{"file_name": "cmyk.jpg", "text": "\xff"}\n')
-        file.write(b'{"file_name": "../out.png", "text": "a"}\n{"file_name": "none.png", "text": "a"}\n[]\n')
-    work = preparation(str(folder), tmp_path / "out", encoders, "centre")
-    manifest = work.run()
-    assert manifest is not None
-    assert manifest.samples == len(GOOD)
-    skipped = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
-    assert manifest.skipped == len(skipped) == len(BAD) + 3 + 7
-    reasons = [one["reason"] for one in skipped]
-    expected = [reason for _, reason in BAD.values()]
-    expected += ["empty", "not a text", "empty", "no text", "no file_name", "not JSON", "not UTF-8", "outside"]
-    expected += ["No such file", "not a JSON object"]
-    for reason, part in zip(reasons, expected, strict=True):
-        assert part in reason
-    pixels = {name: work.picture(k).pixels.float().mean((1, 2)) for k, name in enumerate(GOOD)}
-    assert pixels["grey16.png"].tolist() == [128, 128, 128], "16 bits are scaled, not clipped"
-    assert pixels["animated.gif"].argmax() == 0, "the first picture of an animation"
-    assert pixels["transparent.png"].tolist() == [255, 255, 255]
-
-
-def test_damaged_and_foreign_shards_are_refused(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(4)))
-    preparation(source, tmp_path / "out", encoders, "centre").run()
-    shards = ShardSet(tmp_path / "out")
-    file = tmp_path / "out" / shards.manifest.shards[0].file
-    whole = file.read_bytes()
-    for content in (whole[:-1], whole[:200] + bytes([whole[200] ^ 1]) + whole[201:], b""):
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match="is damaged"):
-            ShardSet(tmp_path / "out").read(0)
-    file.write_bytes(whole)
-    shards.require(*(one.identity() for one in encoders))
-    other = load_text_encoder(str(save_text_encoder(tmp_path / "other", seed=1)))
-    with pytest.raises(ValueError, match="were made with the text encoder"):
-        shards.require(text=other.identity())
-    with pytest.raises(ValueError, match="holds shards with another text"):
-        preparation(source, tmp_path / "out", (encoders[0], other), "centre").run()
-    (tmp_path / "out" / "manifest.json").write_text("{}")
-    with pytest.raises(ValueError, match="not a manifest of this version"):
-        ShardSet(tmp_path / "out")
-    with pytest.raises(ValueError, match="holds no finished shards"):
-        ShardSet(tmp_path)
-
-
-def test_a_truncated_tar_loses_only_its_last_row(tmp_path: Path, encoders: Encoders) -> None:
-    with tarfile.open(tmp_path / "whole.tar", "w") as tar:
-        for name, content, _ in rows(3):
-            for suffix, part in ((".png", content), (".txt", b"a circle")):
-                member = tarfile.TarInfo(name.removesuffix(".png") + suffix)
-                member.size = len(part)
-                tar.addfile(member, io.BytesIO(part))
-    with tarfile.open(tmp_path / "whole.tar") as tar:
-        last = tar.getmembers()[-2]
-    (tmp_path / "cut.tar").write_bytes((tmp_path / "whole.tar").read_bytes()[: last.offset_data + 100])
-    manifest = preparation(str(tmp_path / "cut.tar"), tmp_path / "out", encoders, "centre").run()
-    assert manifest is not None
-    assert (manifest.samples, manifest.skipped) == (2, 1)
 
 
 @pytest.mark.parametrize(("size", "multiple", "ratio"), [(256, 16, 2.0), (64, 16, 2.0), (96, 8, 3.0)])

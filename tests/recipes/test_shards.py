@@ -113,7 +113,7 @@ def test_a_run_does_not_go_on_with_other_shards(shards: Path, tmp_path: Path) ->
     recipe(tmp_path, steps=1).run(tmp_path / "run")
     manifest = tmp_path / "shards" / "manifest.json"
     changed = json.loads(manifest.read_text())
-    changed["shards"] = changed["shards"][1:]
+    changed["samples"] -= changed["shards"].pop(0)["samples"]
     manifest.write_text(json.dumps(changed))
     with pytest.raises(ValueError, match="a run with another data contents"):
         recipe(tmp_path, steps=2).run(tmp_path / "run")

@@ -231,6 +231,6 @@ def _sentence(error: Exception) -> int:
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
         text = "There is no space left on the disk; make room, and the same command goes on."
     elif isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename} cannot be used: {error.strerror}; give another place, or make room there."
+        text = f"{error.filename} cannot be used: {error.strerror}; mend that, or give another place."
     print(f"tmatch: {text}", file=sys.stderr)
     return 2

@@ -1,7 +1,10 @@
 """`tmatch prepare`."""
 
 import json
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -89,21 +92,34 @@ def prepare(
         whole(f"--{name}", number)
     if Path(source).exists() and out.resolve() == Path(source).resolve():
         raise ValueError(f"{out} is where the pictures are; give another folder for the shards.")
+    if not source.isprintable():
+        raise ValueError(f"The source {source!r} has a name that cannot be written down; give it another.")
     pictures = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
     settings = Settings.model_validate(
         {
-            "source": source, "rows": len(pictures), "crop": how.cropping(autoencoder.factor),
-            "autoencoder": autoencoder.identity(), "text": text.identity(), "dtype": how.dtype, "chunk": how.chunk,
-            "batch": how.batch, "licence": licence,
+            "source": source, "contents": pictures.contents, "rows": len(pictures),
+            "crop": how.cropping(autoencoder.factor), "autoencoder": autoencoder.identity(), "text": text.identity(),
+            "dtype": how.dtype, "chunk": how.chunk, "batch": how.batch, "licence": licence,
         }
     )  # fmt: skip
     rank, world = place_of_process()
     work = Preparation(pictures, out, settings, autoencoder, text)
-    manifest = work.run(workers, rank, world, progress=sys.stderr.isatty())
+    with _ended_like_ctrl_c():
+        manifest = work.run(workers, rank, world, progress=sys.stderr.isatty())
     if manifest is None:
         return
     counts = {key: getattr(manifest, key) for key in ("samples", "captions", "captions_cut", "skipped")}
     print(json.dumps({**counts, "shards": len(manifest.shards)}, indent=2))
     if manifest.skipped:
         print(f"tmatch: {manifest.skipped} rows were skipped; {out / 'skipped.jsonl'} says why.", file=sys.stderr)
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM, by which a machine is taken away, ends the work with the same sentence."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

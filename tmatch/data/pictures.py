@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+
+KINDS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM", "JPEG2000")
+LARGEST = 89_478_485
+"""Pixels of a picture: what Pillow warns of."""
 
 
 def grid(images: Tensor, columns: int | None = None, gap: int = 2) -> Tensor:
@@ -63,16 +68,43 @@ def load_picture(path: Path, size: int) -> Tensor:
 def read_picture(file: Path | BinaryIO) -> Image.Image:
     """A picture as people see it: upright, in RGB, on white where it is transparent; the first of an animation."""
     try:
-        with Image.open(file) as opened:
-            upright = ImageOps.exif_transpose(opened)
-            if upright.mode.startswith("I"):  # grey of 16 bits, which Pillow would clip
-                upright = upright.point(lambda value: value / 257, "L")
+        with Image.open(file, formats=_known()) as opened:
+            if opened.width * opened.height > LARGEST:
+                raise ValueError(
+                    f"it has {opened.width * opened.height:,} pixels, and more than {LARGEST:,} are too many"
+                )
+            upright = _eight_bits(ImageOps.exif_transpose(opened))
+            if not upright.has_transparency_data:
+                return upright.convert("RGB")
             rgba = upright.convert("RGBA")
     except UnidentifiedImageError as error:
         raise ValueError("it is no picture of a known kind") from error
+    except MemoryError:
+        raise
     except Exception as error:  # damaged files make Pillow raise about anything
         raise ValueError(str(error) or type(error).__name__) from error
     return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+
+
+@cache
+def _known() -> list[str]:
+    """The kinds of pictures that are read: none that would have another program run."""
+    Image.init()
+    return [kind for kind in KINDS if kind in Image.OPEN]
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits, which Pillow would clip, as grey of eight; nothing finer."""
+    if image.mode == "F":
+        raise ValueError("its numbers are not whole")
+    if not image.mode.startswith("I"):
+        return image
+    if image.mode not in ("I", "I;16"):  # of another order of bytes
+        image = image.convert("I")
+    low, high = image.convert("I").getextrema()
+    if not 0 <= low <= high <= 65535:  # type: ignore[operator]
+        raise ValueError("its grey is finer than 16 bits")
+    return image.point(lambda value: value / 257, "L")
 
 
 def cut(image: Image.Image, height: int, width: int) -> Tensor:

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from tmatch.data.pictures import cut, read_picture
 from tmatch.prepare.crop import Size
-from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, write
+from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, is_whole, write
 from tmatch.prepare.source import Source
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.pretrained.identity import PRECISIONS
 from tmatch.train import checkpoint
 
 T = TypeVar("T")
+OVERFLOW = "its latent overflows"
 PATIENCE = 1800
 """Seconds to wait for the next chunk of another process before giving it up."""
 
@@ -40,7 +41,8 @@ class Preparation:
     """Encodes a source into `out`; killed at any moment and started again, it ends with the same bytes.
 
     A chunk of rows is written as one shard for each size of its pictures, and then a record, by which it is known to be
-    done. Several processes may share the work: of `world`, the one of this `rank` takes every `world`-th chunk.
+    done; where a skipped row was mended since, it is made again. Several processes may share the work: of `world`, the
+    one of this `rank` takes every `world`-th chunk.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Preparation:
         self.autoencoder = autoencoder
         self.text = text
         self.device = next(autoencoder.parameters()).device
+        self._settled: set[Chunk] = set()
 
     def run(self, workers: int = 4, rank: int = 0, world: int = 1, progress: bool = False) -> Manifest | None:
         """Make the chunks that are missing, and when all are there the manifest; only rank 0 has that to answer."""
@@ -59,13 +62,17 @@ class Preparation:
             raise ValueError(f"{self.source.name} lists no pictures.")
         self._require_same(rank)
         mine = range(rank, self.chunks, world)
-        missing = [number for number in mine if self._record(number) is None]
-        with ThreadPoolExecutor(workers) as pool, Progress(disable=not progress) as bar:
-            shown = bar.add_task("chunks", total=len(mine), completed=len(mine) - len(missing))
-            for number, pictures in self._pictures(missing, pool):
-                record = self.encode(number, pictures)
-                checkpoint.write_text(self._record_file(number), record.model_dump_json() + "\n")
-                bar.advance(shown)
+        missing = [number for number in mine if self._done(number) is None]
+        pool = ThreadPoolExecutor(workers)
+        try:
+            with Progress(disable=not progress) as bar:
+                shown = bar.add_task("chunks", total=len(mine), completed=len(mine) - len(missing))
+                for number, pictures in self._pictures(missing, pool):
+                    record = self.encode(number, pictures)
+                    checkpoint.write_text(self._record_file(number), record.model_dump_json() + "\n")
+                    bar.advance(shown)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # what is being read for later is not waited for
         return self._finish() if rank == 0 else None
 
     @property
@@ -98,8 +105,8 @@ class Preparation:
             key = read.key
             image = read_picture(BytesIO(read.picture))
             pixels = (cut(image, *self.settings.crop.choose(image)) * 255).round().to(torch.uint8)
-        except Exception as error:  # of one row, which must not end the run
-            return Skipped(row=row, key=key, reason=str(error) or type(error).__name__)
+        except ValueError as error:  # of one row, which must not end the run
+            return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
         return Picture(row, pixels, read.captions)
 
     def encode(self, number: int, pictures: Sequence[Picture | Skipped]) -> Chunk:
@@ -114,7 +121,7 @@ class Preparation:
             latents = self._latents([one.pixels for one in group])
             good = latents.isfinite().flatten(1).all(1)
             skipped += [
-                Skipped(row=one.row, key=self.source.key(one.row), reason="its latent overflows")
+                Skipped(row=one.row, key=_printable(self.source.key(one.row)), reason=OVERFLOW)
                 for one, fine in zip(group, good.tolist(), strict=True)
                 if not fine
             ]
@@ -167,7 +174,18 @@ class Preparation:
             chunk = Chunk.model_validate_json(file.read_bytes())
         except ValidationError:
             return None
-        return chunk if all((self.out / shard.file).is_file() for shard in chunk.shards) else None
+        return chunk if all(is_whole(self.out / shard.file) for shard in chunk.shards) else None
+
+    def _done(self, number: int) -> Chunk | None:
+        """What became of a chunk, unless a row that was skipped can be used now."""
+        chunk = self._record(number)
+        if chunk is None or chunk in self._settled:
+            return chunk
+        again = (self.picture(one.row) for one in chunk.skipped if one.reason != OVERFLOW)
+        if any(isinstance(one, Picture) for one in again):
+            return None
+        self._settled.add(chunk)
+        return chunk
 
     def _require_same(self, rank: int) -> None:
         """Write the settings, or refuse to go on with others."""
@@ -190,7 +208,7 @@ class Preparation:
     def _finish(self) -> Manifest:
         """The manifest, once every chunk is there: other processes may be at work on some."""
         missing, since = self.chunks + 1, time.monotonic()
-        while left := (done := [self._record(number) for number in range(self.chunks)]).count(None):
+        while left := (done := [self._done(number) for number in range(self.chunks)]).count(None):
             if left < missing:
                 missing, since = left, time.monotonic()
             if time.monotonic() - since > PATIENCE:
@@ -211,6 +229,11 @@ class Preparation:
         manifest = Manifest.of(self.settings, chunks, checksum)
         checkpoint.write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         return manifest
+
+
+def _printable(text: str) -> str:
+    """A text that any file can hold."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -52,6 +53,7 @@ class Settings(_Strict):
     """All that the bytes of a shard depend on."""
 
     source: str
+    contents: str = ""  # a digest of what the source lists
     rows: int
     crop: Crop
     autoencoder: AutoencoderIdentity
@@ -175,6 +177,8 @@ class ShardSet:
             raise ValueError(f"{file} is not a manifest of this version ({reason}); prepare the data anew.") from error
         if self.manifest.samples == 0:
             raise ValueError(f"{folder} holds no samples: every row was skipped, for the reasons in its skipped.jsonl.")
+        if self.manifest.samples != sum(shard.samples for shard in self.manifest.shards):
+            raise ValueError(f"{file} does not add up to its samples; prepare the data again, which writes it anew.")
         self._open: dict[int, Samples] = {}
 
     def __len__(self) -> int:
@@ -184,7 +188,13 @@ class ShardSet:
         """The samples of a shard."""
         if number not in self._open:
             shard = self.manifest.shards[number]
-            self._open[number] = Samples(**_verified(self.folder / shard.file, shard.sha256))
+            samples = Samples(**_verified(self.folder / shard.file, shard.sha256))
+            if (len(samples), *samples.latents.shape[2:]) != (shard.samples, *shard.size):
+                raise ValueError(
+                    f"{self.folder / MANIFEST} says another number or size of the samples in {shard.file} than there "
+                    "are; prepare the data again, which writes it anew."
+                )
+            self._open[number] = samples
         return self._open[number]
 
     def null(self) -> Tensor:
@@ -216,6 +226,15 @@ def _verified(path: Path, sha256: str) -> dict[str, Tensor]:
     if not same:
         raise ValueError(f"The shard {path} is damaged, or of another run; remove it and prepare the data again.")
     return load_file(path)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file of tensors is there and as long as its header says."""
+    try:
+        with safe_open(path, "pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
 
 
 def write(path: Path, tensors: dict[str, Tensor]) -> str:

@@ -1,5 +1,7 @@
 """Where pictures and captions come from: a folder, a data set in parquet or on the hub, tars."""
 
+import errno
+import hashlib
 import io
 import json
 import tarfile
@@ -9,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tmatch.pretrained.identity import extra
+from tmatch.pretrained.identity import extra, first_line
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+REST = "(the rest)"
+"""What stands for all that follows in a damaged tar."""
 
 
 class Unusable(ValueError):
@@ -28,9 +34,13 @@ class Row:
 
 
 class Source(ABC):
-    """Rows in an order that does not change; any thread may read any of them."""
+    """Rows in an order that does not change; any thread may read any of them.
+
+    `contents` is a digest of what the source lists, by which another is told from it.
+    """
 
     name: str
+    contents: str
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -41,7 +51,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, index: int) -> Row:
-        """A row; `Unusable` where it cannot be used."""
+        """A row; `Unusable` where it cannot be used, and OSError where it is the machine that fails."""
 
 
 def texts(value: object) -> tuple[str, ...]:
@@ -52,6 +62,8 @@ def texts(value: object) -> tuple[str, ...]:
     captions = tuple(text.strip() for text in found if text.strip())
     if not captions:
         raise Unusable("its caption is empty")
+    if any("\ud800" <= letter <= "\udfff" for text in captions for letter in text):
+        raise Unusable("its caption has half of a letter, an unpaired surrogate")
     return captions
 
 
@@ -68,6 +80,7 @@ class FolderSource(Source):
         self.name = str(folder)
         self.folder = folder.resolve()
         self.lines = [line for line in file.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines() if line.strip()]
+        self.contents = _digest(self.lines)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -85,10 +98,10 @@ class FolderSource(Source):
         file = (self.folder / name).resolve()
         if self.folder not in file.parents:
             raise Unusable(f"{name} is outside of the folder")
-        try:
-            return Row(name, file.read_bytes(), texts(row["text"]))
-        except OSError as error:
-            raise Unusable(f"{name} cannot be read: {error.strerror}") from error
+        captions = texts(row["text"])
+        if not self.folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "The folder is gone", str(self.folder))
+        return Row(name, _file_bytes(file, name), captions)
 
 
 class TarSource(Source):
@@ -101,6 +114,7 @@ class TarSource(Source):
         self.rows: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
         for number, file in enumerate(self.files):
             self.rows += [(number, key, parts) for key, parts in _members(file).items()]
+        self.contents = _digest([column, *self.rows])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -110,7 +124,9 @@ class TarSource(Source):
         return f"{self.files[number].name}/{key}"
 
     def read(self, index: int) -> Row:
-        number, _, parts = self.rows[index]
+        number, key, parts = self.rows[index]
+        if key == REST:
+            raise Unusable("the tar is cut or damaged from here on: fetch it again")
         picture = next((suffix for suffix in PICTURES if suffix in parts), None)
         if picture is None:
             raise Unusable("it has no picture")
@@ -119,7 +135,10 @@ class TarSource(Source):
         if ".txt" in read:
             captions = texts(_decoded(read[".txt"]))
         elif ".json" in read:
-            captions = texts(_parsed(read[".json"]).get(self.column, ""))
+            row = _parsed(read[".json"])
+            if self.column not in row:
+                raise Unusable(f"its .json has no '{self.column}'; --text-column names another")
+            captions = texts(row[self.column])
         else:
             raise Unusable("it has no .txt or .json with a caption")
         return Row(self.key(index), read[picture], captions)
@@ -142,6 +161,7 @@ class TableSource(Source):
         if isinstance(table.features[image], Image):
             self.table = self.table.cast_column(image, Image(decode=False))
         self.columns = (image, text)
+        self.contents = _digest([image, text, len(table), table.split])
 
     def __len__(self) -> int:
         return len(self.table)
@@ -150,10 +170,16 @@ class TableSource(Source):
         return f"row {index}"
 
     def read(self, index: int) -> Row:
-        row = self.table[index]
+        try:
+            row = self.table[index]
+        except Exception as error:  # a damaged page of a table makes its library raise about anything
+            if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+                raise
+            raise Unusable(f"its row cannot be read: {first_line(error)}") from error
         picture, captions = (row[column] for column in self.columns)
         if isinstance(picture, dict):  # the library's way to keep a picture: its bytes, or where its file is
-            picture = picture.get("bytes") or _read_file(picture.get("path"))
+            path = picture.get("path")
+            picture = picture.get("bytes") or (None if path is None else _file_bytes(Path(path), path))
         if not isinstance(picture, bytes):
             raise Unusable("it has no picture")
         return Row(self.key(index), picture, texts(captions))
@@ -173,41 +199,53 @@ def open_source(name: str, image: str = "image", text: str = "text", split: str 
         if chosen and suffix == ".tar":
             return TarSource(name, chosen, text)
         if chosen:
-            return TableSource(name, _table("parquet", split, data_files=[str(file) for file in chosen]), image, text)
+            table = _table(name, split="train", path="parquet", data_files=[str(file) for file in chosen])
+            return TableSource(name, table, image, text)
+    if (path / "dataset_dict.json").is_file():
+        parts = ", ".join(file.name for file in files if file.is_dir())
+        raise ValueError(f"{name} holds several data sets: give one of its folders, {parts}.")
     if (path / "dataset_info.json").is_file():
-        with extra(f"The data set {name}"):
-            from datasets import load_from_disk
-        return TableSource(name, load_from_disk(name), image, text)
+        return TableSource(name, _table(name), image, text)
     if path.exists():
         raise ValueError(f"{name} holds no pictures: no metadata.jsonl, no tars, no parquet files, no saved data set.")
-    return TableSource(name, _table(name, split), image, text)
+    if path.is_absolute() or name.startswith(".") or name.count("/") != 1 or path.parent.is_dir():
+        raise ValueError(f"There is no folder or file {name}; is it spelt right? A data set of the hub is owner/name.")
+    return TableSource(name, _table(name, path=name, split=split), image, text)
 
 
-def _table(name: str, split: str, **files: Any) -> Any:  # noqa: ANN401
-    """A split of a data set, by the `datasets` library."""
+def _table(name: str, **where: Any) -> Any:  # noqa: ANN401
+    """A data set, saved in a folder or from `where` it is to be had, by the `datasets` library."""
     with extra(f"The data set {name}"):
-        from datasets import load_dataset
+        from datasets import load_dataset, load_from_disk
     try:
-        return load_dataset(name, split="train" if files else split, **files)
+        return load_dataset(**where) if where else load_from_disk(name)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(f"The data set {name} cannot be read ({reason}).") from error
+        cause = error.__cause__
+        reason = first_line(cause if isinstance(cause, Exception) else error)
+        raise ValueError(
+            f"The data set {name} cannot be read ({reason}); mend it, take what is damaged out, or give another."
+        ) from error
 
 
 def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
     """The members of a tar by name and suffix: where each begins and how long it is."""
     rows: dict[str, dict[str, tuple[int, int]]] = {}
     try:
-        with tarfile.open(file, "r:") as tar:
+        with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
             for member in tar:
                 if member.isfile():
                     head, _, name = member.name.rpartition("/")
                     stem, dot, suffix = name.partition(".")
                     place = (member.offset_data, member.size)
                     rows.setdefault(f"{head}/{stem}" if head else stem, {})[dot + suffix.lower()] = place
+            whole.seek(tar.offset)
+            ended = whole.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
     except tarfile.ReadError as error:
         if not rows:
             raise ValueError(f"{file} is not a tar, or an empty or compressed one ({error}).") from error
+        ended = False
+    if not ended:  # the library takes any header it cannot read for the end
+        rows[REST] = {}
     return rows
 
 
@@ -219,11 +257,22 @@ def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
     return found
 
 
-def _read_file(path: str | None) -> bytes | None:
+def _file_bytes(file: Path, name: str) -> bytes:
+    """The contents of a file; a machine that fails is not the fault of a row."""
     try:
-        return None if path is None else Path(path).read_bytes()
+        if file.exists() and not file.is_file():
+            raise Unusable(f"{name} is not a file")
+        return file.read_bytes()
     except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}") from error
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP):
+            raise Unusable(f"{name} cannot be read: {error.strerror}") from error
+        raise
+    except ValueError as error:  # a name that no file can have
+        raise Unusable(f"{name!r} cannot be read: {error}") from error
+
+
+def _digest(parts: Sequence[Any]) -> str:
+    return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
 
 
 def _decoded(text: bytes) -> str:

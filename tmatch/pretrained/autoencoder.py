@@ -133,7 +133,9 @@ def _tiny(stem: str, kind: Any) -> nn.Module:  # noqa: ANN401
         network: nn.Module = kind(latent_channels=decoder["1.weight"].shape[1])
         network.load_state_dict(weights)
     except (OSError, RuntimeError, SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(f"{stem} names no tiny autoencoder's two files: {_first_line(error, 1)}.") from error
+        raise ValueError(
+            f"{stem} names no tiny autoencoder's two files, or one is damaged: {_first_line(error, 1)}."
+        ) from error
     return network
 
 

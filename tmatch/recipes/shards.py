@@ -110,11 +110,12 @@ class ShardRecipe(TrainedRecipe):
         sizes: Counter[tuple[int, int]] = Counter()
         for shard in training.manifest.shards:
             sizes[shard.size] += shard.samples
-        others = () if validation is None else (shard.size for shard in validation.manifest.shards)
-        for height, width in sorted({*sizes, *others}):
+        held_out = () if validation is None else (shard.size for shard in validation.manifest.shards)
+        for height, width in sorted({*sizes, *held_out}):
             if height % self.patch[0] or width % self.patch[1]:
+                where = self.shards if (height, width) in sizes else self.validation
                 raise ValueError(
-                    f"Latents of {self.shards} are {height} x {width}, which tokens of {self.patch[0]} x "
+                    f"Latents of {where} are {height} x {width}, which tokens of {self.patch[0]} x "
                     f"{self.patch[1]} do not fill: set patch, or prepare the data with another --multiple."
                 )
         height, width = sizes.most_common(1)[0][0]

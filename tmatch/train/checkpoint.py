@@ -1,5 +1,6 @@
 """Checkpoints: safetensors and JSON, each written whole or not at all."""
 
+import errno
 import json
 import os
 import re
@@ -38,9 +39,9 @@ def _whole(path: Path) -> Iterator[Path]:
         _sync(draft)
         draft.rename(path)
     except (OSError, SafetensorError) as error:  # a full disk, for one
-        raise OSError(
-            f"{path} could not be written ({error}); make room, and the same command goes on from the last checkpoint."
-        ) from error
+        barred = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        advice = "make its folder writable" if barred else "make room"
+        raise OSError(f"{path} could not be written ({error}); {advice}, and the same command goes on.") from error
     finally:
         draft.unlink(missing_ok=True)
 

@@ -1,0 +1,172 @@
+"""Emoji and photographs, from files to pictures of prompts: prepare, train FM and DTM, generate.
+
+    python benchmarks/real_data.py --emoji fluent_emoji_3d_64.zip --photos flickr8k_64.zip
+        --autoencoder taesdxl --text all-MiniLM-L6-v2 [--steps 5000 4000] [--runs runs/real]
+
+Every part is a command of `tmatch`, printed before it runs; runs that were begun go on. FM and DTM train at the same
+time on a core each, for numbers of steps that take about the same seconds. There is one emoji a name, so whether a
+prompt was followed can be told without a judge: the picture drawn of a name is nearest, among all emoji as the
+autoencoder renders them, to its own.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from tmatch.data.pictures import grid, save_picture
+from tmatch.prepare.shards import ShardSet
+from tmatch.recipes import load_model
+
+EMOJI = ["red apple", "pizza", "blue heart", "sun", "dog face", "alarm clock", "soccer ball", "cactus"]
+PHOTOS = [
+    "A black dog is running on the grass .", "A brown dog runs through the snow .", "A man is surfing a big wave .",
+    "Two children are playing on the beach .", "A man climbs a rock face .", "A child in a red shirt on a swing .",
+    "A dog swims in the water .", "People are standing in front of a building .",
+]  # fmt: skip
+MODELS = {"fm": "shards-fm", "dtm": "shards-dtm-mean"}
+NAMES = 200
+"""Emoji whose names are drawn to see whether they were followed."""
+
+
+def tmatch(*words: str | Path) -> None:
+    """Run a command and show it."""
+    command = ["tmatch", *map(str, words)]
+    print("$", shlex.join(command), flush=True)
+    subprocess.run(
+        [sys.executable, "-m", *command], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=sys.stderr,
+    )  # fmt: skip
+
+
+def unpacked(pictures: zipfile.ZipFile, rows: list[tuple[str, list[str]]], folder: Path) -> Path:
+    """A folder with captions: (name in the archive, captions) a row."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for name, captions in rows:
+        file = Path(name).name
+        (folder / file).write_bytes(pictures.read(name))
+        lines.append(json.dumps({"file_name": file, "text": captions}))
+    (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def emoji(archive: Path, folder: Path) -> Path:
+    """One picture a concept, with its name, and with its name and keywords."""
+    with zipfile.ZipFile(archive) as pictures:
+        rows = [json.loads(line) for line in pictures.read("meta.jsonl").decode().splitlines()]
+        kept = [row for row in rows if row["tone"] in ("", "Default")]
+        named = [
+            (row["file"], [row["name"].lower(), ", ".join([row["name"].lower(), *row["keywords"][:3]])]) for row in kept
+        ]
+        return unpacked(pictures, named, folder)
+
+
+def photos(archive: Path, folder: Path, split: str) -> Path:
+    """Photographs of one split with their five captions."""
+    with zipfile.ZipFile(archive) as pictures:
+        rows = [json.loads(line) for line in pictures.read("captions.jsonl").decode().splitlines()]
+        return unpacked(
+            pictures, [(f"img/{row['file']}", row["captions"]) for row in rows if row["split"] == split], folder
+        )
+
+
+def trained(name: str, shards: Path, out: Path, steps: int, *more: str | Path) -> dict[str, Any]:
+    """A recipe for so many steps, on one core."""
+    recipe, started = MODELS[name], time.perf_counter()
+    tmatch("train", recipe, "--shards", shards, "--train.steps", str(steps), "--out", out, *more)
+    return {"recipe": recipe, "steps": steps, "seconds": round(time.perf_counter() - started)}
+
+
+def followed(model: Path, shards: ShardSet, guidance: float) -> float:
+    """The share of names whose picture is nearest to the emoji of that name."""
+    pipeline, recipe = load_model(str(model))
+    own = recipe.sampling.model_copy(update={"guidance": guidance})
+    samples = [shards.read(number) for number in range(len(shards.manifest.shards))]
+    latents = torch.cat([part.latents for part in samples]).float()
+    captions = [part.caption(k, 0) for part in samples for k in range(len(part))]
+    rendered = torch.cat([pipeline.codec.autoencoder.decode(part) for part in latents.split(128)])
+    chosen = torch.linspace(0, len(captions) - 1, NAMES).long().tolist()
+    drawn = pipeline.generate([captions[k] for k in chosen], range(NAMES), **own.arguments()).images
+    return (torch.cdist(_small(drawn), _small(rendered)).argmin(1) == torch.tensor(chosen)).float().mean().item()
+
+
+def _small(images: Tensor) -> Tensor:
+    """Pictures as vectors, a quarter as wide: what is in them rather than how sharp it is."""
+    return avg_pool2d(images, 4).flatten(1)
+
+
+def pictures(model: Path, prompts: list[str], guidance: float) -> Tensor:
+    """What a model draws of prompts."""
+    pipeline, recipe = load_model(str(model))
+    own = recipe.sampling.model_copy(update={"guidance": guidance})
+    return pipeline.generate(prompts, range(len(prompts)), **own.arguments()).images
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--emoji", type=Path, required=True, help="an archive with meta.jsonl")
+    parser.add_argument("--photos", type=Path, required=True, help="an archive with captions.jsonl")
+    parser.add_argument("--autoencoder", required=True, help="as `tmatch prepare` takes it")
+    parser.add_argument("--text", required=True, help="as `tmatch prepare` takes it")
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--steps", type=int, nargs=2, default=(5000, 4000), metavar=("FM", "DTM"))
+    parser.add_argument("--guidance", type=float, nargs="+", default=(1.5, 3.0, 5.0))
+    parser.add_argument("--runs", type=Path, default=Path("runs/real"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/real_data.json"))
+    parser.add_argument("--pictures", type=Path, default=Path("docs/images"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    sources = {
+        "emoji": emoji(args.emoji, args.runs / "emoji"),
+        "photos": photos(args.photos, args.runs / "photos", "train"),
+        "photos-held-out": photos(args.photos, args.runs / "photos-held-out", "dev"),
+    }
+    result: dict[str, Any] = {"prepared": {}}
+    for name, folder in sources.items():
+        out, started = args.runs / f"{name}-shards", time.perf_counter()
+        tmatch(
+            "prepare", folder, "--autoencoder", args.autoencoder, "--text", args.text, "--size", str(args.size),
+            "--longest", "32", "--out", out,
+        )  # fmt: skip
+        manifest = ShardSet(out).manifest
+        result["prepared"][name] = {
+            "samples": manifest.samples, "skipped": manifest.skipped, "seconds": round(time.perf_counter() - started)
+        }  # fmt: skip
+    held_out = ("--validation", args.runs / "photos-held-out-shards")
+    for name, more, prompts in (("emoji", (), EMOJI), ("photos", held_out, PHOTOS)):
+        shards, models = args.runs / f"{name}-shards", {key: args.runs / f"{name}-{key}" for key in MODELS}
+        with ThreadPoolExecutor() as pool:
+            runs = [
+                pool.submit(trained, key, shards, models[key], steps, *more)
+                for key, steps in zip(MODELS, args.steps, strict=True)
+            ]
+            result[name] = {key: run.result() for key, run in zip(MODELS, runs, strict=True)}
+        measured = partial(followed, shards=ShardSet(shards)) if name == "emoji" else None
+        rows = []
+        for key, model in models.items():
+            shares = {w: measured(model, guidance=w) for w in args.guidance} if measured is not None else {3.0: 0.0}
+            guidance = max(shares, key=lambda w: shares[w])
+            if measured is not None:
+                result[name][key]["followed"] = {str(w): round(share, 3) for w, share in shares.items()}
+            rows.append(pictures(model, prompts, guidance))
+        save_picture(grid(torch.cat(rows), columns=len(prompts)), args.pictures / f"{name}.png", scale=2)
+    text = json.dumps(result, indent=2)
+    print(text)
+    args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+import pytest
+from sources import Encoders
+from tiny import save_kl_autoencoder, save_text_encoder
+
+from tmatch.pretrained import load_autoencoder, load_text_encoder
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Encoders:
+    folder = tmp_path_factory.mktemp("encoders")
+    return (
+        load_autoencoder(str(save_kl_autoencoder(folder / "kl"))),
+        load_text_encoder(str(save_text_encoder(folder / "text")), longest=8),
+    )

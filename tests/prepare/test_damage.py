@@ -1,0 +1,176 @@
+"""What is damaged, odd or changed: pictures, captions, sources, shards."""
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from sources import Encoders, contents, encoded, folder_of, picture, preparation, rows
+from tiny import save_text_encoder
+
+from tmatch.prepare import ShardSet
+from tmatch.pretrained import load_text_encoder
+
+GOOD: dict[str, bytes] = {
+    "cmyk.jpg": encoded(Image.new("CMYK", (20, 20), (0, 255, 255, 0)), "JPEG"),
+    "grey16.png": encoded(Image.new("I;16", (20, 20), 32896)),
+    "animated.gif": encoded(
+        Image.new("RGB", (20, 20), "red"), "GIF", save_all=True, append_images=[Image.new("RGB", (20, 20), "blue")]
+    ),
+    "mislabelled.jpg": picture(0),
+    "transparent.png": encoded(Image.new("RGBA", (20, 20), (0, 0, 0, 0))),
+    "palette.png": encoded(Image.new("P", (20, 20))),
+    "grey16.tif": encoded(Image.new("I;16B", (20, 20), 32896), "TIFF"),
+}
+BAD: dict[str, tuple[bytes, str]] = {
+    "corrupt.png": (picture(1)[:100], "truncated"),
+    "empty.png": (b"", "no picture"),
+    "text.png": (b"not a picture", "no picture"),
+    "dot.png": (picture(1, (1, 1)), "too small"),
+    "huge.png": (encoded(Image.new("1", (20_000, 20_000)), compress_level=9), "exceeds limit"),
+    "large.png": (encoded(Image.new("1", (10_000, 10_000)), compress_level=9), "100,000,000 pixels"),
+    "real.tif": (encoded(Image.new("F", (20, 20), 0.5), "TIFF"), "not whole"),
+    "fine.tif": (encoded(Image.new("I", (20, 20), 70_000), "TIFF"), "finer than 16 bits"),
+    "program.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n", "no picture"),
+}
+
+
+def test_odd_pictures_are_read_and_bad_ones_skipped_with_the_reason(tmp_path: Path, encoders: Encoders) -> None:
+    pictures = [*((name, content, "a red circle") for name, content in GOOD.items())]
+    pictures += [(name, content, "a red circle") for name, (content, _) in BAD.items()]
+    pictures += [("a.png", picture(2), ""), ("b.png", picture(3), 7), ("c.png", picture(4), " \n")]
+    folder = folder_of(tmp_path / "pictures", pictures)
+    with (folder / "metadata.jsonl").open("ab") as file:
+        file.write(b'{"file_name": "cmyk.jpg"}\n{"text": "a"}\nno json\n{"file_name": "cmyk.jpg", "text": "\xff"}\n')
+        file.write(b'{"file_name": "../out.png", "text": "a"}\n{"file_name": "none.png", "text": "a"}\n[]\n')
+        file.write(b'{"file_name": "cmyk.jpg", "text": "\\ud800"}\n{"file_name": "\\udcff.png", "text": "a"}\n')
+        file.write(b'{"file_name": "pipe", "text": "a"}\n{"file_name": "\\u0000", "text": "a"}\n')
+    os.mkfifo(folder / "pipe")
+    work = preparation(str(folder), tmp_path / "out", encoders, "centre")
+    manifest = work.run()
+    assert manifest is not None
+    assert manifest.samples == len(GOOD)
+    skipped = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
+    assert manifest.skipped == len(skipped) == len(BAD) + 3 + 11
+    reasons = [one["reason"] for one in skipped]
+    expected = [reason for _, reason in BAD.values()]
+    expected += ["empty", "not a text", "empty", "no text", "no file_name", "not JSON", "not UTF-8", "outside"]
+    expected += ["No such file", "not a JSON object", "surrogate", "udcff.png cannot be read", "not a file", "null"]
+    for reason, part in zip(reasons, expected, strict=True):
+        assert part in reason
+    pixels = {name: work.picture(k).pixels.float().mean((1, 2)) for k, name in enumerate(GOOD)}
+    for grey in ("grey16.png", "grey16.tif"):
+        assert pixels[grey].tolist() == [128, 128, 128], "16 bits are scaled, not clipped"
+    assert pixels["animated.gif"].argmax() == 0, "the first picture of an animation"
+    assert pixels["transparent.png"].tolist() == [255, 255, 255]
+
+
+def test_damaged_and_foreign_shards_are_refused(tmp_path: Path, encoders: Encoders) -> None:
+    source = str(folder_of(tmp_path / "pictures", rows(4)))
+    preparation(source, tmp_path / "out", encoders, "centre").run()
+    shards = ShardSet(tmp_path / "out")
+    file = tmp_path / "out" / shards.manifest.shards[0].file
+    whole = file.read_bytes()
+    for content in (whole[:-1], whole[:200] + bytes([whole[200] ^ 1]) + whole[201:], b""):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match="is damaged"):
+            ShardSet(tmp_path / "out").read(0)
+    file.write_bytes(whole)
+    shards.require(*(one.identity() for one in encoders))
+    other = load_text_encoder(str(save_text_encoder(tmp_path / "other", seed=1)))
+    with pytest.raises(ValueError, match="were made with the text encoder"):
+        shards.require(text=other.identity())
+    with pytest.raises(ValueError, match="holds shards with another text"):
+        preparation(source, tmp_path / "out", (encoders[0], other), "centre").run()
+    (tmp_path / "out" / "manifest.json").write_text("{}")
+    with pytest.raises(ValueError, match="not a manifest of this version"):
+        ShardSet(tmp_path / "out")
+    with pytest.raises(ValueError, match="holds no finished shards"):
+        ShardSet(tmp_path)
+
+
+def test_a_truncated_tar_is_used_up_to_there_and_the_rest_is_listed(tmp_path: Path, encoders: Encoders) -> None:
+    with tarfile.open(tmp_path / "whole.tar", "w") as tar:
+        for name, content, _ in rows(3):
+            for suffix, part in ((".png", content), (".txt", b"a circle")):
+                member = tarfile.TarInfo(name.removesuffix(".png") + suffix)
+                member.size = len(part)
+                tar.addfile(member, io.BytesIO(part))
+    with tarfile.open(tmp_path / "whole.tar") as tar:
+        last = tar.getmembers()[-2]
+    whole = (tmp_path / "whole.tar").read_bytes()
+    damaged = {
+        "within": (whole[: last.offset_data + 100], 2, 2),  # the picture that is cut, and what was after it
+        "between": (whole[: last.offset], 2, 1),
+        "flipped": (whole[: last.offset] + b"\xff" + whole[last.offset + 1 :], 2, 1),
+        "whole": (whole, 3, 0),
+    }
+    for name, (content, samples, skipped) in damaged.items():
+        (tmp_path / f"{name}.tar").write_bytes(content)
+        manifest = preparation(str(tmp_path / f"{name}.tar"), tmp_path / name, encoders, "centre").run()
+        assert manifest is not None
+        assert (manifest.samples, manifest.skipped) == (samples, skipped), name
+        assert ("cut or damaged from here on" in (tmp_path / name / "skipped.jsonl").read_text()) == (name != "whole")
+
+
+def test_a_row_that_was_mended_is_taken_by_the_same_command(tmp_path: Path, encoders: Encoders) -> None:
+    source = folder_of(tmp_path / "pictures", rows(9))
+    good = (source / "005.png").read_bytes()
+    (source / "005.png").unlink()
+    first = preparation(str(source), tmp_path / "out", encoders).run()
+    before = contents(tmp_path / "out")
+    preparation(str(source), tmp_path / "out", encoders).run()
+    assert contents(tmp_path / "out") == before
+    (source / "005.png").write_bytes(good)
+    second = preparation(str(source), tmp_path / "out", encoders).run()
+    assert first is not None
+    assert second is not None
+    assert (first.samples, first.skipped, second.samples, second.skipped) == (8, 1, 9, 0)
+    preparation(str(source), tmp_path / "at once", encoders).run()
+    assert contents(tmp_path / "out") == contents(tmp_path / "at once")
+
+
+def test_what_the_machine_does_is_not_blamed_on_rows(tmp_path: Path, encoders: Encoders) -> None:
+    source = folder_of(tmp_path / "pictures", rows(9))
+    work = preparation(str(source), tmp_path / "out", encoders)
+    source.rename(tmp_path / "gone")
+    with pytest.raises(OSError, match="The folder is gone"):
+        work.run()
+    (tmp_path / "gone").rename(source)
+    manifest = work.run()
+    assert manifest is not None
+    assert (manifest.samples, manifest.skipped) == (9, 0)
+
+
+def test_other_captions_are_another_source(tmp_path: Path, encoders: Encoders) -> None:
+    source = folder_of(tmp_path / "pictures", rows(3))
+    preparation(str(source), tmp_path / "out", encoders).run()
+    lines = (source / "metadata.jsonl").read_text()
+    (source / "metadata.jsonl").write_text(lines.replace("a red circle", "a blue circle"))
+    with pytest.raises(ValueError, match="holds shards with another contents"):
+        preparation(str(source), tmp_path / "out", encoders).run()
+
+
+def test_a_shard_that_lost_its_end_is_made_again(tmp_path: Path, encoders: Encoders) -> None:
+    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    preparation(source, tmp_path / "out", encoders).run()
+    before = contents(tmp_path / "out")
+    shard = next((tmp_path / "out").glob("000001*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-7])
+    preparation(source, tmp_path / "out", encoders).run()
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_manifest_that_says_other_samples_is_refused(tmp_path: Path, encoders: Encoders) -> None:
+    preparation(str(folder_of(tmp_path / "pictures", rows(4))), tmp_path / "out", encoders, "centre").run()
+    file = tmp_path / "out" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps({**manifest, "samples": 5}))
+    with pytest.raises(ValueError, match="does not add up"):
+        ShardSet(tmp_path / "out")
+    file.write_text(json.dumps({**manifest, "samples": 5, "shards": [{**manifest["shards"][0], "samples": 5}]}))
+    with pytest.raises(ValueError, match="another number or size"):
+        ShardSet(tmp_path / "out").read(0)

@@ -1,0 +1,57 @@
+"""Captioned pictures of many kinds, and their preparation by tiny encoders."""
+
+import io
+import json
+import random
+from pathlib import Path
+
+from PIL import Image
+
+from tmatch.prepare import Crop, Preparation, Settings, open_source
+from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
+
+Encoders = tuple[PretrainedAutoencoder, PretrainedText]
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **how: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **how)
+    return file.getvalue()
+
+
+def picture(seed: int, size: tuple[int, int] = (20, 20)) -> bytes:
+    return encoded(Image.frombytes("RGB", size, random.Random(seed).randbytes(3 * size[0] * size[1])))
+
+
+CAPTIONS = ["a red circle", "two blue square", ["a square", "a blue square"], "circle of a", "a a a a a a a a a a red"]
+
+
+def rows(count: int) -> list[tuple[str, bytes, object]]:
+    sizes = [(20, 20), (32, 18), (18, 32)]
+    return [(f"{k:03}.png", picture(k, sizes[k % 3]), CAPTIONS[k % 5]) for k in range(count)]
+
+
+def folder_of(folder: Path, pictures: list[tuple[str, bytes, object]]) -> Path:
+    folder.mkdir(parents=True)
+    for name, content, _ in pictures:
+        (folder / name).write_bytes(content)
+    lines = [json.dumps({"file_name": name, "text": text}) for name, _, text in pictures]
+    (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def preparation(source: str, out: Path, encoders: Encoders, kind: str = "buckets", chunk: int = 4) -> Preparation:
+    autoencoder, text = encoders
+    pictures = open_source(source)
+    settings = Settings.model_validate(
+        {
+            "source": source, "contents": pictures.contents, "rows": len(pictures), "dtype": "float32",
+            "crop": Crop(kind=kind, size=16, multiple=4),
+            "autoencoder": autoencoder.identity(), "text": text.identity(), "chunk": chunk, "batch": 3, "licence": "",
+        }
+    )  # fmt: skip
+    return Preparation(pictures, out, settings, autoencoder, text)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
