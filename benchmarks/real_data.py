@@ -90,16 +90,17 @@ def trained(name: str, shards: Path, out: Path, steps: int, *more: str | Path) -
     return {"recipe": recipe, "steps": steps, "seconds": round(time.perf_counter() - started)}
 
 
-def followed(model: Path, shards: ShardSet, guidance: float) -> float:
+def followed(model: Path, shards: ShardSet, source: Path, guidance: float) -> float:
     """The share of names whose picture is nearest to the emoji of that name."""
     pipeline, recipe = load_model(str(model))
     own = recipe.sampling.model_copy(update={"guidance": guidance})
     samples = [shards.read(number) for number in range(len(shards.manifest.shards))]
     latents = torch.cat([part.latents for part in samples]).float()
-    captions = [part.caption(k, 0) for part in samples for k in range(len(part))]
+    lines = [json.loads(line) for line in (source / "metadata.jsonl").read_text().splitlines()]
+    names = [lines[row]["text"][0] for part in samples for row in part.rows.tolist()]
     rendered = torch.cat([pipeline.codec.autoencoder.decode(part) for part in latents.split(128)])
-    chosen = torch.linspace(0, len(captions) - 1, NAMES).long().tolist()
-    drawn = pipeline.generate([captions[k] for k in chosen], range(NAMES), **own.arguments()).images
+    chosen = torch.linspace(0, len(names) - 1, NAMES).long().tolist()
+    drawn = pipeline.generate([names[k] for k in chosen], range(NAMES), **own.arguments()).images
     return (torch.cdist(_small(drawn), _small(rendered)).argmin(1) == torch.tensor(chosen)).float().mean().item()
 
 
@@ -154,7 +155,7 @@ def main() -> None:
                 for key, steps in zip(MODELS, args.steps, strict=True)
             ]
             result[name] = {key: run.result() for key, run in zip(MODELS, runs, strict=True)}
-        measured = partial(followed, shards=ShardSet(shards)) if name == "emoji" else None
+        measured = partial(followed, shards=ShardSet(shards), source=sources[name]) if name == "emoji" else None
         rows = []
         for key, model in models.items():
             shares = {w: measured(model, guidance=w) for w in args.guidance} if measured is not None else {3.0: 0.0}

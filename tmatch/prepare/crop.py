@@ -5,19 +5,19 @@ from functools import cached_property
 from typing import Literal, Self
 
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from tmatch.train.config import Strict
 
 Size = tuple[int, int]
 """Height and width, in pixels."""
 
 
-class Crop(BaseModel):
+class Crop(Strict):
     """Squares of `size` pixels from the middle, or buckets: rectangles of at most that area that waste less.
 
     The sides of a bucket divide by `multiple`, and none is more than `ratio` times the other.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     kind: Literal["centre", "buckets"] = "centre"
     size: int = Field(default=256, gt=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -15,16 +15,13 @@ from torch import Tensor
 from tmatch.prepare.crop import Crop
 from tmatch.pretrained.identity import Precision
 from tmatch.train import checkpoint
+from tmatch.train.config import Strict
 
 MANIFEST = "manifest.json"
 NULL = "null.safetensors"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Identity(_Strict):
+class Identity(Strict):
     """Which network it was: the digest is of its weights."""
 
     name: str
@@ -49,7 +46,7 @@ class TextIdentity(Identity):
     longest: int
 
 
-class Settings(_Strict):
+class Settings(Strict):
     """All that the bytes of a shard depend on."""
 
     source: str
@@ -64,7 +61,7 @@ class Settings(_Strict):
     licence: str
 
 
-class Shard(_Strict):
+class Shard(Strict):
     """One file: samples of one size."""
 
     file: str
@@ -73,7 +70,7 @@ class Shard(_Strict):
     sha256: str
 
 
-class Skipped(_Strict):
+class Skipped(Strict):
     """A row that could not be used."""
 
     row: int
@@ -81,7 +78,7 @@ class Skipped(_Strict):
     reason: str
 
 
-class Chunk(_Strict):
+class Chunk(Strict):
     """What became of a stretch of rows."""
 
     shards: tuple[Shard, ...] = ()
@@ -90,7 +87,7 @@ class Chunk(_Strict):
     captions_cut: int = 0  # longer than the text encoder reads
 
 
-class Manifest(_Strict):
+class Manifest(Strict):
     """What a folder of shards holds."""
 
     version: Literal[1] = 1

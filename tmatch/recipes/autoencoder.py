@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 from tmatch.data import Autoencoder, CodeAutoencoder
 from tmatch.eval.shapes import check
-from tmatch.recipes.settings import AnyData, Data, ShapesData, Strict
+from tmatch.recipes.settings import AnyData, Data, ShapesData
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer, checkpoint
+from tmatch.train.config import Strict
 from tmatch.train.processes import place_of_process
 
 WEIGHTS = "autoencoder.safetensors"

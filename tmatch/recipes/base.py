@@ -14,12 +14,13 @@ from tmatch.data import ShapePictures
 from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Choice, Decoding, Unmasking
 from tmatch.model import Model
-from tmatch.recipes.settings import Split, Strict
+from tmatch.recipes.settings import Split
 from tmatch.recipes.start import StartSettings, merged
 from tmatch.solver import Euler, Solver
 from tmatch.tensors import whole
 from tmatch.text import TextEncoder
 from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
+from tmatch.train.config import Strict
 from tmatch.train.processes import place_of_process
 from tmatch.variants import HeadConfig, variant
 

@@ -17,10 +17,11 @@ from tmatch.eval.captions import captions_satisfied
 from tmatch.patch import Patchify
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
 from tmatch.recipes.base import Expected, Shape, Sizes, TrainedRecipe
-from tmatch.recipes.settings import AnyData, Data, Split, Strict
+from tmatch.recipes.settings import AnyData, Data, Split
 from tmatch.sample import TextToImage
 from tmatch.text import WordEncoder
 from tmatch.train import Captioned, GeneratorTask, checkpoint
+from tmatch.train.config import Strict
 
 
 class TextSettings(Strict):

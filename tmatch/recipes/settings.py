@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tmatch.data import CaptionedPictures, FolderPictures, ShapePictures
 from tmatch.data.shapes import VOCABULARY
 from tmatch.text.words import words_of
+from tmatch.train.config import Strict
 
 HELD_OUT_SEED = 10_000  # pictures that no recipe trains on, nor chooses anything by
 VALIDATION_SEED = 20_000  # pictures that no recipe trains on, to choose by
@@ -22,12 +23,6 @@ def shapes_split(count: int, split: Split) -> ShapePictures:
     if split == "withheld":
         return ShapePictures(HELD_OUT_SEED, count, "withheld")
     return ShapePictures({"test": HELD_OUT_SEED, "validation": VALIDATION_SEED}[split], count)
-
-
-class Strict(BaseModel):
-    """Typed settings that cannot be changed, nor misspelt."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ShapesData(Strict):

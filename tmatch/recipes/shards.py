@@ -19,15 +19,14 @@ from tmatch.prepare.shards import AutoencoderIdentity, Identity, ShardSet, TextI
 from tmatch.prepare.stream import StreamedStates
 from tmatch.pretrained import load_autoencoder, load_text_encoder
 from tmatch.recipes.base import Expected, Sizes, TrainedRecipe
-from tmatch.recipes.settings import Strict
 from tmatch.sample import TextToImage
 from tmatch.text import EmbeddedText, TextEncoder
 from tmatch.train import Captioned, GeneratorTask, checkpoint
+from tmatch.train.config import Strict
 from tmatch.train.processes import place_of_process
 from tmatch.variants import variant
 
 PREVIEWS = 16
-
 
 AUTOENCODER, TEXT = "autoencoder", "text_encoder"
 """Where encoders that come with a model are, in its folder."""

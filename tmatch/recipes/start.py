@@ -10,9 +10,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from tmatch.recipes.settings import Strict
 from tmatch.text import TextEncoder, WordEncoder
 from tmatch.train import GeneratorTask, checkpoint
+from tmatch.train.config import Strict
 
 Weights = dict[str, Tensor]
 

@@ -12,10 +12,14 @@ from tmatch.train.processes import Parallel, Processes, joined
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class TrainConfig(BaseModel):
-    """How to descend; every figure has its place here, and no other key is taken."""
+class Strict(BaseModel):
+    """Typed settings that cannot be changed, nor misspelt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class TrainConfig(Strict):
+    """How to descend; every figure has its place here, and no other key is taken."""
 
     steps: int = Field(gt=0)  # of the optimizer
     batch: int = Field(default=128, gt=0)  # samples a step
