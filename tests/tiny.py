@@ -40,13 +40,13 @@ def save_kl_autoencoder(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def save_code_autoencoder(folder: Path, codes: int = 32) -> Path:
+def save_code_autoencoder(folder: Path, codes: int = 32, widths: tuple[int, int] = (4, 8), **how: object) -> Path:
     from diffusers import VQModel
 
     torch.manual_seed(0)
     VQModel(
         down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(4, 8), layers_per_block=1, latent_channels=4, norm_num_groups=2, num_vq_embeddings=codes,
-        vq_embed_dim=4,
+        block_out_channels=widths, layers_per_block=1, latent_channels=4, norm_num_groups=2, num_vq_embeddings=codes,
+        vq_embed_dim=4, **how,
     ).save_pretrained(folder)  # fmt: skip
     return folder

@@ -11,7 +11,7 @@ from PIL import Image
 from sources import Encoders, contents, encoded, folder_of, picture, preparation, rows
 from tiny import save_text_encoder
 
-from tmatch.prepare import ShardSet
+from tmatch.prepare import Preparation, ShardSet
 from tmatch.pretrained import load_text_encoder
 
 GOOD: dict[str, bytes] = {
@@ -31,9 +31,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "text.png": (b"not a picture", "no picture"),
     "dot.png": (picture(1, (1, 1)), "too small"),
     "huge.png": (encoded(Image.new("1", (20_000, 20_000)), compress_level=9), "exceeds limit"),
-    "large.png": (encoded(Image.new("1", (10_000, 10_000)), compress_level=9), "100,000,000 pixels"),
     "real.tif": (encoded(Image.new("F", (20, 20), 0.5), "TIFF"), "not whole"),
-    "fine.tif": (encoded(Image.new("I", (20, 20), 70_000), "TIFF"), "finer than 16 bits"),
+    "fine.tif": (encoded(Image.new("I", (20, 20), 70_000), "TIFF"), "not of 16 bits"),
     "program.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n", "no picture"),
 }
 
@@ -48,17 +47,20 @@ def test_odd_pictures_are_read_and_bad_ones_skipped_with_the_reason(tmp_path: Pa
         file.write(b'{"file_name": "../out.png", "text": "a"}\n{"file_name": "none.png", "text": "a"}\n[]\n')
         file.write(b'{"file_name": "cmyk.jpg", "text": "\\ud800"}\n{"file_name": "\\udcff.png", "text": "a"}\n')
         file.write(b'{"file_name": "pipe", "text": "a"}\n{"file_name": "\\u0000", "text": "a"}\n')
+        file.write(b'{"file_name": "circle.png", "text": "a"}\n' + b"[" * 100_000 + b"\n")
     os.mkfifo(folder / "pipe")
+    (folder / "circle.png").symlink_to("circle.png")
     work = preparation(str(folder), tmp_path / "out", encoders, "centre")
     manifest = work.run()
     assert manifest is not None
     assert manifest.samples == len(GOOD)
     skipped = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
-    assert manifest.skipped == len(skipped) == len(BAD) + 3 + 11
+    assert manifest.skipped == len(skipped) == len(BAD) + 3 + 13
     reasons = [one["reason"] for one in skipped]
     expected = [reason for _, reason in BAD.values()]
     expected += ["empty", "not a text", "empty", "no text", "no file_name", "not JSON", "not UTF-8", "outside"]
     expected += ["No such file", "not a JSON object", "surrogate", "udcff.png cannot be read", "not a file", "null"]
+    expected += ["Too many levels", "not JSON"]
     for reason, part in zip(reasons, expected, strict=True):
         assert part in reason
     pixels = {name: work.picture(k).pixels.float().mean((1, 2)) for k, name in enumerate(GOOD)}
@@ -106,6 +108,7 @@ def test_a_truncated_tar_is_used_up_to_there_and_the_rest_is_listed(tmp_path: Pa
         "within": (whole[: last.offset_data + 100], 2, 2),  # the picture that is cut, and what was after it
         "between": (whole[: last.offset], 2, 1),
         "flipped": (whole[: last.offset] + b"\xff" + whole[last.offset + 1 :], 2, 1),
+        "hole": (whole[: last.offset] + bytes(512) + whole[last.offset + 512 :], 2, 1),
         "whole": (whole, 3, 0),
     }
     for name, (content, samples, skipped) in damaged.items():
@@ -131,6 +134,36 @@ def test_a_row_that_was_mended_is_taken_by_the_same_command(tmp_path: Path, enco
     assert (first.samples, first.skipped, second.samples, second.skipped) == (8, 1, 9, 0)
     preparation(str(source), tmp_path / "at once", encoders).run()
     assert contents(tmp_path / "out") == contents(tmp_path / "at once")
+
+
+def test_a_row_that_is_mended_meanwhile_is_taken_by_the_next_command(tmp_path: Path, encoders: Encoders) -> None:
+    source = folder_of(tmp_path / "pictures", rows(9))
+    good = (source / "001.png").read_bytes()
+    (source / "001.png").unlink()
+    work = preparation(str(source), tmp_path / "out", encoders)
+
+    def mended(*arguments: object) -> object:
+        (source / "001.png").write_bytes(good)
+        return Preparation._latents(work, *arguments)
+
+    work._latents = mended
+    manifest = work.run()
+    assert manifest is not None
+    assert (manifest.samples, manifest.skipped) == (8, 1)
+    assert preparation(str(source), tmp_path / "out", encoders).run(rank=1, world=2) is None
+    manifest = preparation(str(source), tmp_path / "out", encoders).run(rank=0, world=2)
+    assert manifest is not None
+    assert (manifest.samples, manifest.skipped) == (9, 0)
+
+
+def test_a_folder_begun_before_sources_had_a_digest_goes_on(tmp_path: Path, encoders: Encoders) -> None:
+    source = str(folder_of(tmp_path / "pictures", rows(3)))
+    preparation(source, tmp_path / "out", encoders).run()
+    file = tmp_path / "out" / "settings.json"
+    old = json.loads(file.read_text())
+    del old["contents"], old["autoencoder"]["codes"]
+    file.write_text(json.dumps(old))
+    assert preparation(source, tmp_path / "out", encoders).run() is not None
 
 
 def test_what_the_machine_does_is_not_blamed_on_rows(tmp_path: Path, encoders: Encoders) -> None:

@@ -29,8 +29,9 @@ def test_one_that_overflows_in_half_precision_is_upcast(tmp_path: Path) -> None:
     assert half.encode(torch.rand(1, 3, 8, 8)).dtype == torch.float32
 
 
-def test_codes_are_those_of_the_nearest_entries_and_decoding_looks_them_up(tmp_path: Path) -> None:
-    autoencoder = load_autoencoder(str(save_code_autoencoder(tmp_path / "vq", codes=32)))
+@pytest.mark.parametrize("how", [{}, {"lookup_from_codebook": True}, {"norm_type": "spatial", "widths": (32, 32)}])
+def test_codes_are_those_of_the_nearest_entries_and_decoding_looks_them_up(how: dict, tmp_path: Path) -> None:
+    autoencoder = load_autoencoder(str(save_code_autoencoder(tmp_path / "vq", codes=32, **how)))
     x = torch.rand(2, 3, 16, 24)
     codes, network = autoencoder.encode(x), autoencoder.network
     z = network.encode(2 * x - 1).latents
@@ -38,6 +39,8 @@ def test_codes_are_those_of_the_nearest_entries_and_decoding_looks_them_up(tmp_p
     assert torch.equal(codes[:, 0].long(), distance.argmin(1))
     assert (autoencoder.codes, autoencoder.factor, autoencoder.channels, codes.shape) == (32, 2, 1, (2, 1, 8, 12))
     torch.testing.assert_close(autoencoder.decode(codes), ((network.decode(z).sample + 1) / 2).clamp(0, 1))
+    network.quant_conv.bias.data[0] = torch.inf
+    assert autoencoder.encode(x).isnan().all()
 
 
 def test_the_files_of_a_tiny_autoencoder_are_its_diffusers_form(tmp_path: Path) -> None:

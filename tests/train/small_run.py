@@ -21,19 +21,21 @@ from tmatch.train import Captioned, GeneratorTask, TrainConfig, Trainer
 STEPS = 40
 
 
-def task(name: str = "dtm") -> GeneratorTask:
+def task(name: str = "dtm", awake: bool = False) -> GeneratorTask:
     torch.manual_seed(0)
     x = tm.Noise(range(50)).normal(2, 2, 4)
     backbone = tm.DiT(4, 16, 1, 2, condition_width=16)
     model = tm.build(name, backbone, 4, tm.HeadConfig(16, 1))
     encoder = WordEncoder(["zero", "one"], width=16, heads=2)
+    for p in model.parameters() if awake else ():  # at first every prediction is zero
+        p.data.add_(0.1 * torch.randn(p.shape))
     held_out = Captioned(InMemory(tm.Noise(range(50, 56)).normal(2, 2, 4)), ["zero", "one"] * 3)
     return GeneratorTask(model, encoder, Captioned(InMemory(x, seed=5), ["zero", "one"] * 25), held_out)
 
 
-def trainer(out: Path, name: str = "dtm", **changes: object) -> Trainer:
+def trainer(out: Path, name: str = "dtm", awake: bool = False, **changes: object) -> Trainer:
     settings = {"steps": STEPS, "batch": 8, "warmup": 5, "checkpoint_every": 2, **changes}
-    return Trainer(task(name), TrainConfig.model_validate(settings), out)
+    return Trainer(task(name, awake), TrainConfig.model_validate(settings), out)
 
 
 def die_once(run: Trainer, rank: int, step: int) -> None:

@@ -102,8 +102,9 @@ def test_compiling_changes_rounding_only(tmp_path: Path) -> None:
     for run in (plain, compiled):
         awake(run.task)  # at first every prediction is zero, compiled or not
     assert plain.update() == pytest.approx(compiled.update(), rel=1e-4)
-    grads = [{name: p.grad for name, p in run.task.named_parameters()} for run in (plain, compiled)]
-    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+    moments = [run._state()["optimizer"] for run in (plain, compiled)]  # after one step, multiples of the gradient
+    assert all(moment.any() for key, moment in moments[0].items() if key.endswith("exp_avg"))
+    torch.testing.assert_close(*moments, rtol=1e-3, atol=1e-7)
     assert set(plain.task.state_dict()) == set(compiled.task.state_dict())
 
 

@@ -26,8 +26,12 @@ def launched(out: Path, ranks: int, **changes: object) -> None:
     """A run of so many processes under torchrun's agent, but started from a server that has imported torch already."""
     agent = processes().Process(target=_launch, args=(out, ranks, {**SETTINGS, **changes}))
     agent.start()
-    agent.join(300)
-    assert agent.exitcode == 0
+    try:
+        agent.join(300)
+        assert agent.exitcode == 0
+    finally:
+        agent.terminate()
+        agent.join(10)
 
 
 def _launch(out: Path, ranks: int, changes: dict[str, object]) -> None:
@@ -103,7 +107,7 @@ def test_two_shards_do_too_as_do_those_that_go_on_or_lose_a_process(alone: Path,
 
 
 def test_shards_compute_as_one_process_does_in_bfloat16(tmp_path: Path) -> None:
-    few = {**SETTINGS, "precision": "bfloat16", "steps": 4, "learning_rate": 1e-4}
+    few = {**SETTINGS, "precision": "bfloat16", "steps": 4, "learning_rate": 1e-4, "awake": True}
     trainer(tmp_path / "alone", **few).run()
     launched(tmp_path / "shards", 2, **{**few, "parallel": "shard", "accumulate": 2})
     torch.testing.assert_close(losses(tmp_path / "shards"), losses(tmp_path / "alone"), rtol=0, atol=2e-3)

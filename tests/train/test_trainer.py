@@ -68,7 +68,7 @@ def test_kill_9_changes_nothing(undisturbed: Trainer, delay: float, tmp_path: Pa
         assert turn or process.exitcode == -signal.SIGKILL, "the run was over before it was killed"
     last = context.Process(target=main, args=(tmp_path, {}))
     last.start()
-    last.join()
+    last.join(120)
     assert last.exitcode == 0
     final = trainer(tmp_path)
     final.resume()

@@ -1,8 +1,10 @@
 """`tmatch prepare`."""
 
 import json
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +41,7 @@ class Encoding:
     smallest: int = 16
     """pixels of the shorter side under which a picture is skipped"""
     dtype: Precision = "float16"
-    """of what is written"""
+    """of latents and text, as written; codes are whole numbers"""
     precision: Precision = "float32"
     """of the encoders"""
     chunk: int = 1024
@@ -92,8 +94,8 @@ def prepare(
         whole(f"--{name}", number)
     if Path(source).exists() and out.resolve() == Path(source).resolve():
         raise ValueError(f"{out} is where the pictures are; give another folder for the shards.")
-    if not source.isprintable():
-        raise ValueError(f"The source {source!r} has a name that cannot be written down; give it another.")
+    if source.encode(errors="replace") != os.fsencode(source):
+        raise ValueError(f"The source {source!r} has a name that is not UTF-8; give it another.")
     pictures = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
     settings = Settings.model_validate(
@@ -117,7 +119,10 @@ def prepare(
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM, by which a machine is taken away, ends the work with the same sentence."""
+    """SIGTERM, by which a machine is taken away, ends the work with the same sentence; in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

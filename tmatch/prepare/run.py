@@ -1,8 +1,7 @@
 """From pictures and captions to shards, a chunk of rows after the other."""
 
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -54,26 +53,28 @@ class Preparation:
         self.autoencoder = autoencoder
         self.text = text
         self.device = next(autoencoder.parameters()).device
-        self._settled: set[Chunk] = set()
 
     def run(self, workers: int = 4, rank: int = 0, world: int = 1, progress: bool = False) -> Manifest | None:
         """Make the chunks that are missing, and when all are there the manifest; only rank 0 has that to answer."""
         if len(self.source) == 0:
             raise ValueError(f"{self.source.name} lists no pictures.")
         self._require_same(rank)
-        mine = range(rank, self.chunks, world)
-        missing = [number for number in mine if self._done(number) is None]
-        pool = ThreadPoolExecutor(workers)
+        mine, pool = range(rank, self.chunks, world), ThreadPoolExecutor(workers)
         try:
+            stale = self._stale(range(self.chunks) if rank == 0 else mine, pool)
+            missing = [number for number in mine if number in stale or self._record(number) is None]
+            if rank == 0 and (missing or stale):  # what is about to change is not vouched for
+                (self.out / MANIFEST).unlink(missing_ok=True)
             with Progress(disable=not progress) as bar:
                 shown = bar.add_task("chunks", total=len(mine), completed=len(mine) - len(missing))
                 for number, pictures in self._pictures(missing, pool):
+                    self._record_file(number).unlink(missing_ok=True)
                     record = self.encode(number, pictures)
                     checkpoint.write_text(self._record_file(number), record.model_dump_json() + "\n")
                     bar.advance(shown)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # what is being read for later is not waited for
-        return self._finish() if rank == 0 else None
+        return self._finish(stale) if rank == 0 else None
 
     @property
     def chunks(self) -> int:
@@ -118,7 +119,8 @@ class Preparation:
                 sizes.setdefault((one.pixels.shape[1], one.pixels.shape[2]), []).append(one)
         shards, captions = [], []
         for (height, width), group in sorted(sizes.items()):
-            latents = self._latents([one.pixels for one in group])
+            dtype = PRECISIONS[self.settings.dtype] if self.autoencoder.codes is None else torch.float32
+            latents = self._latents([one.pixels for one in group]).to(dtype)
             good = latents.isfinite().flatten(1).all(1)
             skipped += [
                 Skipped(row=one.row, key=_printable(self.source.key(one.row)), reason=OVERFLOW)
@@ -127,7 +129,8 @@ class Preparation:
             ]
             kept = [one for one, fine in zip(group, good.tolist(), strict=True) if fine]
             if kept:
-                samples = Samples.join(latents[good], self._conditions(kept), [one.row for one in kept])
+                whole = latents[good] if self.autoencoder.codes is None else latents[good].int()
+                samples = Samples.join(whole, self._conditions(kept), [one.row for one in kept])
                 file = f"{number:06d}-{height}x{width}.safetensors"
                 checksum = write(self.out / file, samples.tensors())
                 size = (latents.shape[2], latents.shape[3])
@@ -145,8 +148,7 @@ class Preparation:
             self.autoencoder.encode(torch.stack([*part]).to(self.device).float() / 255).cpu()
             for part in _parts(pictures, self.settings.batch)
         ]
-        dtype = PRECISIONS[self.settings.dtype] if self.autoencoder.codes is None else torch.int32
-        return torch.cat(encoded).to(dtype)
+        return torch.cat(encoded)
 
     def _conditions(self, pictures: Sequence[Picture]) -> list[list[Tensor]]:
         """The tokens of every caption of every picture."""
@@ -176,39 +178,47 @@ class Preparation:
             return None
         return chunk if all(is_whole(self.out / shard.file) for shard in chunk.shards) else None
 
-    def _done(self, number: int) -> Chunk | None:
-        """What became of a chunk, unless a row that was skipped can be used now."""
-        chunk = self._record(number)
-        if chunk is None or chunk in self._settled:
-            return chunk
-        again = (self.picture(one.row) for one in chunk.skipped if one.reason != OVERFLOW)
-        if any(isinstance(one, Picture) for one in again):
+    def _stale(self, numbers: Iterable[int], pool: ThreadPoolExecutor) -> dict[int, int]:
+        """Chunks of which a row that was skipped can be used now, and when their records were written."""
+        stale = {}
+        for number in numbers:
+            chunk = self._record(number)
+            rows = () if chunk is None else [one.row for one in chunk.skipped if one.reason != OVERFLOW]
+            if any(isinstance(one, Picture) for one in pool.map(self.picture, rows)):
+                stale[number] = self._record_file(number).stat().st_mtime_ns
+        return stale
+
+    def _fresh(self, number: int, stale: dict[int, int]) -> Chunk | None:
+        """What became of a chunk; those that were stale are waited for."""
+        try:
+            if number in stale and self._record_file(number).stat().st_mtime_ns == stale[number]:
+                return None
+        except FileNotFoundError:
             return None
-        self._settled.add(chunk)
-        return chunk
+        return self._record(number)
 
     def _require_same(self, rank: int) -> None:
         """Write the settings, or refuse to go on with others."""
         file = self.out / "settings.json"
-        now = self.settings.model_dump(mode="json")
         if file.is_file():
             try:
-                then = dict(json.loads(file.read_text()))
-            except (ValueError, TypeError) as error:
-                raise ValueError(f"{file} is damaged ({error}); give a new folder.") from error
-            changed = [key for key in now if then.get(key) != now[key]]
+                then = Settings.model_validate_json(file.read_bytes())
+            except ValidationError as error:
+                raise ValueError(f"{file} is damaged, or of another version; give a new folder.") from error
+            now = self.settings if then.contents else self.settings.model_copy(update={"contents": ""})  # an older one
+            changed = [key for key in Settings.model_fields if getattr(then, key) != getattr(now, key)]
             if changed:
                 raise ValueError(
                     f"{self.out} holds shards with another {' and '.join(changed)}; give a new folder, or the old "
                     "settings."
                 )
         elif rank == 0:
-            checkpoint.write_text(file, json.dumps(now, indent=2) + "\n")
+            checkpoint.write_text(file, self.settings.model_dump_json(indent=2) + "\n")
 
-    def _finish(self) -> Manifest:
+    def _finish(self, stale: dict[int, int]) -> Manifest:
         """The manifest, once every chunk is there: other processes may be at work on some."""
         missing, since = self.chunks + 1, time.monotonic()
-        while left := (done := [self._done(number) for number in range(self.chunks)]).count(None):
+        while left := (done := [self._fresh(number, stale) for number in range(self.chunks)]).count(None):
             if left < missing:
                 missing, since = left, time.monotonic()
             if time.monotonic() - since > PATIENCE:

@@ -4,6 +4,8 @@ import errno
 import hashlib
 import io
 import json
+import os
+import stat
 import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -95,7 +97,7 @@ class FolderSource(Source):
             raise Unusable("it has no file_name")
         if "text" not in row:
             raise Unusable(f"{name} has no text")
-        file = (self.folder / name).resolve()
+        file = Path(os.path.realpath(self.folder / name))  # which goes along with circles of links
         if self.folder not in file.parents:
             raise Unusable(f"{name} is outside of the folder")
         captions = texts(row["text"])
@@ -126,7 +128,7 @@ class TarSource(Source):
     def read(self, index: int) -> Row:
         number, key, parts = self.rows[index]
         if key == REST:
-            raise Unusable("the tar is cut or damaged from here on: fetch it again")
+            raise Unusable("the tar is cut or damaged from here on: fetch it again, and give a new folder")
         picture = next((suffix for suffix in PICTURES if suffix in parts), None)
         if picture is None:
             raise Unusable("it has no picture")
@@ -208,7 +210,7 @@ def open_source(name: str, image: str = "image", text: str = "text", split: str 
         return TableSource(name, _table(name), image, text)
     if path.exists():
         raise ValueError(f"{name} holds no pictures: no metadata.jsonl, no tars, no parquet files, no saved data set.")
-    if path.is_absolute() or name.startswith(".") or name.count("/") != 1 or path.parent.is_dir():
+    if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ValueError(f"There is no folder or file {name}; is it spelt right? A data set of the hub is owner/name.")
     return TableSource(name, _table(name, path=name, split=split), image, text)
 
@@ -223,7 +225,7 @@ def _table(name: str, **where: Any) -> Any:  # noqa: ANN401
         cause = error.__cause__
         reason = first_line(cause if isinstance(cause, Exception) else error)
         raise ValueError(
-            f"The data set {name} cannot be read ({reason}); mend it, take what is damaged out, or give another."
+            f"The data set {name} cannot be read ({reason}); mend it, or is the name spelt right?"
         ) from error
 
 
@@ -239,12 +241,14 @@ def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
                     place = (member.offset_data, member.size)
                     rows.setdefault(f"{head}/{stem}" if head else stem, {})[dot + suffix.lower()] = place
             whole.seek(tar.offset)
-            ended = whole.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
+            rest = iter(lambda: whole.read(2**20), b"")
+            ended = (first := next(rest, b""))[: tarfile.BLOCKSIZE] == bytes(tarfile.BLOCKSIZE)
+            ended = ended and not any(first) and not any(any(block) for block in rest)
     except tarfile.ReadError as error:
         if not rows:
             raise ValueError(f"{file} is not a tar, or an empty or compressed one ({error}).") from error
         ended = False
-    if not ended:  # the library takes any header it cannot read for the end
+    if not ended:  # the library takes any header it cannot read for the end, and any hole
         rows[REST] = {}
     return rows
 
@@ -260,15 +264,17 @@ def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
 def _file_bytes(file: Path, name: str) -> bytes:
     """The contents of a file; a machine that fails is not the fault of a row."""
     try:
-        if file.exists() and not file.is_file():
-            raise Unusable(f"{name} is not a file")
-        return file.read_bytes()
+        regular = stat.S_ISREG(file.stat().st_mode)
+        content = file.read_bytes() if regular else b""
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP):
             raise Unusable(f"{name} cannot be read: {error.strerror}") from error
         raise
     except ValueError as error:  # a name that no file can have
         raise Unusable(f"{name!r} cannot be read: {error}") from error
+    if not regular:
+        raise Unusable(f"{name} is not a file")
+    return content
 
 
 def _digest(parts: Sequence[Any]) -> str:
@@ -285,7 +291,7 @@ def _decoded(text: bytes) -> str:
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(_decoded(line))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise Unusable(f"it is not JSON ({error})") from error
     if not isinstance(row, dict):
         raise Unusable("it is not a JSON object")

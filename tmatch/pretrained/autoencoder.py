@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra
+from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra, first_line
 
 
 class PretrainedAutoencoder(nn.Module):
@@ -68,7 +68,10 @@ class PretrainedAutoencoder(nn.Module):
 
 
 class PretrainedCodes(PretrainedAutoencoder):
-    """Pictures as codes (n, 1, height / factor, width / factor) and back, by a `VQModel`."""
+    """Pictures as codes (n, 1, height / factor, width / factor) and back, by a `VQModel` of pictures in [-1, 1].
+
+    A code is that of the nearest entry of the codebook, looked for in float32 whatever the network computes in.
+    """
 
     def __init__(self, network: nn.Module, name: str, precision: Precision = "float32") -> None:
         super().__init__(network, name, precision)
@@ -77,17 +80,19 @@ class PretrainedCodes(PretrainedAutoencoder):
 
     @torch.no_grad()
     def encode(self, pictures: Tensor) -> Tensor:
-        """The codes of pictures in [0, 1], as numbers; float32."""
-        z = self._encoded(pictures).latents
-        indices = self.network.quantize(z)[2][2]
-        return indices.view(len(z), 1, *z.shape[2:]).float()
+        """The codes of pictures in [0, 1], as numbers; float32, and not finite where the network overflows."""
+        z = self._encoded(pictures).latents.float().movedim(1, -1)
+        codes = torch.cdist(z.flatten(0, -2), self.network.quantize.embedding.weight.float()).argmin(-1)
+        there = z.isfinite().all(-1)
+        return codes.view(there.shape).float().masked_fill(~there, torch.nan)[:, None]
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Pictures in [0, 1] of codes; float32."""
         codes = latents[:, 0].round().long()
-        z = self.network.quantize.get_codebook_entry(codes.flatten(), (*codes.shape, -1))
-        return ((self.network.decode(z, force_not_quantize=True).sample.float() + 1) / 2).clamp(0, 1)
+        z = self.network.quantize.embedding(codes).movedim(-1, 1)
+        about = z if self.network.config.norm_type == "spatial" else None
+        return ((self.network.decoder(self.network.post_quant_conv(z), about).float() + 1) / 2).clamp(0, 1)
 
 
 def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedAutoencoder:
@@ -109,7 +114,7 @@ def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedA
         network = kinds[kind].from_pretrained(name, torch_dtype=dtype, use_safetensors=True)
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(
-            f"There is no autoencoder '{name}' to be had ({_first_line(error)}); give the name of one on the hub, a "
+            f"There is no autoencoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, a "
             "folder with its config.json and safetensors, or the stem of a tiny one's files."
         ) from error
     return (PretrainedCodes if kind == "VQModel" else PretrainedAutoencoder)(network, name, precision)
@@ -134,12 +139,6 @@ def _tiny(stem: str, kind: Any) -> nn.Module:  # noqa: ANN401
         network.load_state_dict(weights)
     except (OSError, RuntimeError, SafetensorError, KeyError, ValueError) as error:
         raise ValueError(
-            f"{stem} names no tiny autoencoder's two files, or one is damaged: {_first_line(error, 1)}."
+            f"{stem} names no tiny autoencoder's two files, or one is damaged: {first_line(error, 1)}."
         ) from error
     return network
-
-
-def _first_line(error: Exception, line: int = 0) -> str:
-    """A line of what a library says, without the full stop."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[min(line, len(lines) - 1)].strip().rstrip(".")

@@ -22,9 +22,10 @@ def digest(network: nn.Module, besides: str = "") -> str:
     return total.hexdigest()
 
 
-def first_line(error: Exception) -> str:
-    """What an error says, without its explanations."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+def first_line(error: Exception, line: int = 0) -> str:
+    """What an error says, without its explanations; or another of its lines."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[min(line, len(lines) - 1)].strip().rstrip(".")
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Checkpoints: safetensors and JSON, each written whole or not at all."""
 
-import errno
 import json
 import os
 import re
@@ -39,7 +38,7 @@ def _whole(path: Path) -> Iterator[Path]:
         _sync(draft)
         draft.rename(path)
     except (OSError, SafetensorError) as error:  # a full disk, for one
-        barred = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        barred = not os.access(path.parent, os.W_OK)
         advice = "make its folder writable" if barred else "make room"
         raise OSError(f"{path} could not be written ({error}); {advice}, and the same command goes on.") from error
     finally:
