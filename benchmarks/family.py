@@ -102,7 +102,8 @@ def report(result: dict[str, Any]) -> str:
         [
             *lines,
             "",
-            "The last two columns are evaluations an image; CPU seconds are of the whole run, with its pictures.",
+            "The last two columns are evaluations an image. CPU seconds are of the process that measured a row,",
+            "and fewer than it took where that process went on with a run that another had begun.",
             "",
         ]
     )

@@ -1,7 +1,7 @@
 """Emoji and photographs, from files to pictures of prompts: prepare, train FM and DTM, generate.
 
     python benchmarks/real_data.py --emoji fluent_emoji_3d_64.zip --photos flickr8k_64.zip
-        --autoencoder taesdxl --text all-MiniLM-L6-v2 [--steps 2000 1600] [--runs runs/real]
+        --autoencoder taesdxl --text all-MiniLM-L6-v2 [--steps 1600 1250] [--runs runs/real]
 
 Every part is a command of `tmatch`, printed before it runs; runs that were begun go on. FM and DTM train at the same
 time on a core each, for numbers of steps that take about the same seconds. There is one emoji a name, so whether a
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -130,14 +131,14 @@ def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int
     return {"samples": manifest.samples, "skipped": manifest.skipped, "seconds": seconds}
 
 
-def trained_both(args: argparse.Namespace, name: str, *more: str | Path) -> dict[str, dict[str, Any]]:
+def trained_both(runs: Path, name: str, steps: Sequence[int], *more: str | Path) -> dict[str, dict[str, Any]]:
     """FM and DTM on the same shards at the same time."""
     with ThreadPoolExecutor() as pool:
-        runs = {
-            key: pool.submit(trained, key, args.runs / f"{name}-shards", args.runs / f"{name}-{key}", steps, *more)
-            for key, steps in zip(MODELS, args.steps, strict=True)
+        started = {
+            key: pool.submit(trained, key, runs / f"{name}-shards", runs / f"{name}-{key}", count, *more)
+            for key, count in zip(MODELS, steps, strict=True)
         }
-    return {key: run.result() for key, run in runs.items()}
+    return {key: run.result() for key, run in started.items()}
 
 
 def main() -> None:
@@ -147,7 +148,8 @@ def main() -> None:
     parser.add_argument("--autoencoder", required=True, help="as `tmatch prepare` takes it")
     parser.add_argument("--text", required=True, help="as `tmatch prepare` takes it")
     parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--steps", type=int, nargs=2, default=(2000, 1600), metavar=("FM", "DTM"))
+    parser.add_argument("--steps", type=int, nargs=2, default=(1600, 1250), metavar=("FM", "DTM"), help="on emoji")
+    parser.add_argument("--photo-steps", type=int, nargs=2, default=(800, 640), metavar=("FM", "DTM"))
     parser.add_argument("--guidance", type=float, nargs="+", default=(1.5, 3.0, 5.0))
     parser.add_argument("--runs", type=Path, default=Path("runs/real"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/real_data.json"))
@@ -161,8 +163,9 @@ def main() -> None:
     }
     result: dict[str, Any] = {"size": args.size}
     result["prepared"] = {name: prepared(args, name, source) for name, source in sources.items()}
-    result["emoji"] = trained_both(args, "emoji")
-    result["photos"] = trained_both(args, "photos", "--validation", args.runs / "photos-held-out-shards")
+    result["emoji"] = trained_both(args.runs, "emoji", args.steps)
+    held_out = args.runs / "photos-held-out-shards"
+    result["photos"] = trained_both(args.runs, "photos", args.photo_steps, "--validation", held_out)
     emoji_shards, drawn = ShardSet(args.runs / "emoji-shards"), []
     for key, row in result["emoji"].items():
         model = args.runs / f"emoji-{key}"
