@@ -54,7 +54,7 @@ def learnt(name: str, data, steps: int = 500, batch: int = 256, rate: float = 8e
 
 @pytest.mark.parametrize("name", IN_ORDER + MASKED)
 def test_a_correlated_gaussian_is_learnt(name: str) -> None:
-    model = learnt(name, gaussian, steps=1200 if name in MASKED else 500)
+    model = learnt(name, gaussian, steps=800 if name in MASKED else 500)
     x = tm.generate(model, (TOKENS, 1), range(SAMPLES), decoding=tm.Decoding(tm.Midpoint(8)), batch_size=SAMPLES).x
     assert_moments(x[..., 0], MEAN, COVARIANCE)
 
