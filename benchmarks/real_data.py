@@ -176,8 +176,8 @@ def main() -> None:
     drawn = []
     for key, row in result["photos"].items():
         model = args.runs / f"photos-{key}"
-        last = (model / "validation.jsonl").read_text().splitlines()[-1]
-        row["validation_loss"] = round(json.loads(last)["ema"]["mean"], 4)
+        if (file := model / "validation.jsonl").exists():  # a run shorter than the recipe's interval has none
+            row["validation_loss"] = round(json.loads(file.read_text().splitlines()[-1])["ema"]["mean"], 4)
         drawn.append(pictures(model, PHOTOS, 3.0))
     save_picture(grid(torch.cat(drawn), columns=len(PHOTOS)), args.pictures / "photos.png", scale=2)
     text = json.dumps(result, indent=2)
