@@ -24,6 +24,7 @@ from tmatch.eval.captions import captions_satisfied
 from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
 from tmatch.recipes.base import SamplingSettings
 from tmatch.recipes.settings import shapes_split
+from tmatch.sample import TextToImage
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 HEAD_STEPS = (4, 16)
@@ -41,15 +42,8 @@ def shortened(name: str, share: float) -> GeneratorRecipe[Any]:
     return recipe.model_copy(update={"train": train, "held_out": 100})  # it is measured better below
 
 
-def trained_and_measured(name: str, share: float, runs: Path, prompts: int, validation: int) -> Row:
-    """One variant."""
-    torch.set_num_threads(1)
-    recipe = shortened(name, share)
-    started = time.process_time()
-    if recipe.run(runs / name) is None:
-        raise KeyboardInterrupt
-    seconds = time.process_time() - started
-    pipeline = load_model(str(runs / name))[0]
+def chosen(recipe: GeneratorRecipe[Any], pipeline: TextToImage, validation: int) -> SamplingSettings:
+    """Steps, steps of the head, guidance: one after the other, those with the most captions of validation satisfied."""
 
     def satisfied(settings: SamplingSettings) -> float:
         return captions_satisfied(pipeline, shapes_split(validation, "validation"), **settings.arguments()).share
@@ -59,7 +53,19 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
         own = max((own.model_copy(update={"steps": steps}) for steps in STEPS), key=satisfied)
     if pipeline.model.kernel.head is not None:
         own = max((own.model_copy(update={"head_steps": steps}) for steps in HEAD_STEPS), key=satisfied)
-    own = max((own.model_copy(update={"guidance": w}) for w in GUIDANCE), key=satisfied)
+    return max((own.model_copy(update={"guidance": w}) for w in GUIDANCE), key=satisfied)
+
+
+def trained_and_measured(name: str, share: float, runs: Path, prompts: int, validation: int) -> Row:
+    """One variant."""
+    torch.set_num_threads(1)
+    recipe = shortened(name, share)
+    started = time.process_time()
+    if recipe.run(runs / name) is None:
+        raise KeyboardInterrupt
+    seconds = time.process_time() - started
+    pipeline = load_model(str(runs / name))[0]
+    own = chosen(recipe, pipeline, validation)
     tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), **own.arguments())
     return {
         "model": name,

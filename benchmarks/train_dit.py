@@ -1,10 +1,11 @@
 """The training step of our DiT against that of diffusers' PixArt, of the same sizes.
 
-    python benchmarks/train_dit.py [--width 384] [--depth 6] [--out docs/results/train_dit.json]
+    python benchmarks/train_dit.py [--width 384] [--depth 6] [--eager] [--out docs/results/train_dit.json]
 
 Forward, squared error, backward and fused AdamW, in turns with each other and with a large float32 matrix product;
 eager against eager and compiled against compiled. Both read 256 tokens of 2 x 2 x 4 numbers, the time, and a caption
-with a mask. Medians of ratios of neighbours.
+with a mask. Medians of ratios of neighbours. The same turns time the step's matrix products and attention alone, which
+is what a DiT of these sizes would take if all its other work cost nothing: `ratio_of_the_floor` bounds `ratio`.
 """
 
 import argparse
@@ -12,11 +13,14 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import PixArtTransformer2DModel
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 import tmatch as tm
@@ -24,15 +28,31 @@ from tmatch.patch import Patchify
 
 SIDE, LATENT, CHANNELS, TEXT = 1024, 32, 4, (77, 768)
 """Of the matrices; of a latent, and its channels; length and width of a caption."""
+TOKENS = (LATENT // 2) ** 2
+Action = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Size:
+    """What both networks share."""
+
+    width: int = 384
+    depth: int = 6
+    heads: int = 6
+    batch: int = 4
+
+    def mask(self) -> Tensor:
+        """Of captions that differ in length."""
+        return torch.arange(TEXT[0]) < torch.arange(20, 20 + self.batch)[:, None]
 
 
 class Ours(nn.Module):
     """A DiT that reads a latent and predicts one."""
 
-    def __init__(self, width: int, depth: int, heads: int) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__()
         self.patch = Patchify((2, 2))
-        backbone = tm.DiT(4 * CHANNELS, width, depth, heads, condition_width=TEXT[1])
+        backbone = tm.DiT(4 * CHANNELS, size.width, size.depth, size.heads, condition_width=TEXT[1])
         self.kernel = tm.build("fm", backbone, 4 * CHANNELS).kernel
 
     def forward(self, x: Tensor, t: Tensor, text: Tensor, mask: Tensor) -> Tensor:
@@ -43,12 +63,12 @@ class Ours(nn.Module):
 class PixArt(nn.Module):
     """The same by diffusers."""
 
-    def __init__(self, width: int, depth: int, heads: int) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__()
         self.network = PixArtTransformer2DModel(
-            num_attention_heads=heads, attention_head_dim=width // heads, in_channels=CHANNELS, out_channels=CHANNELS,
-            num_layers=depth, cross_attention_dim=width, sample_size=LATENT, patch_size=2, caption_channels=TEXT[1],
-            use_additional_conditions=False,
+            num_attention_heads=size.heads, attention_head_dim=size.width // size.heads, in_channels=CHANNELS,
+            out_channels=CHANNELS, num_layers=size.depth, cross_attention_dim=size.width, sample_size=LATENT,
+            patch_size=2, caption_channels=TEXT[1], use_additional_conditions=False,
         )  # fmt: skip
 
     def forward(self, x: Tensor, t: Tensor, text: Tensor, mask: Tensor) -> Tensor:
@@ -58,15 +78,11 @@ class PixArt(nn.Module):
         )[0]  # fmt: skip
 
 
-def trained(network: nn.Module, batch: int, compiled: bool) -> Callable[[], None]:
+def trained(network: nn.Module, size: Size, compiled: bool = False) -> Action:
     """A step of a network's training, on one batch made here."""
-    noise = tm.Noise(range(batch))
-    x, target, text = (
-        noise.normal(CHANNELS, LATENT, LATENT),
-        noise.normal(CHANNELS, LATENT, LATENT),
-        noise.normal(*TEXT),
-    )
-    t, mask = noise.uniform(), torch.arange(TEXT[0]) < torch.arange(20, 20 + batch)[:, None]
+    noise = tm.Noise(range(size.batch))
+    x, target = (noise.normal(CHANNELS, LATENT, LATENT) for _ in range(2))
+    text, t, mask = noise.normal(*TEXT), noise.uniform(), size.mask()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     call = torch.compile(network) if compiled else network
 
@@ -78,28 +94,64 @@ def trained(network: nn.Module, batch: int, compiled: bool) -> Callable[[], None
     return step
 
 
-def seconds(action: Callable[[], object]) -> float:
+def products(rows: int, read: int, written: int) -> Action:
+    """Those of a linear layer's step: y = x w^T, and the gradients of x and of w; into memory that is there."""
+    x, w, y = torch.randn(rows, read), torch.randn(written, read), torch.randn(rows, written)
+    y_out, x_grad, w_grad = (torch.empty_like(one) for one in (y, x, w))
+    return lambda: (torch.mm(x, w.t(), out=y_out), torch.mm(y, w, out=x_grad), torch.mm(y.t(), x, out=w_grad))
+
+
+def attention(size: Size, keys: int, mask: Tensor | None = None) -> Action:
+    """From every token of a batch to a number of places, and back."""
+    q, k, v = (
+        torch.randn(size.batch, size.heads, n, size.width // size.heads, requires_grad=True)
+        for n in (TOKENS, keys, keys)
+    )
+    return lambda: scaled_dot_product_attention(q, k, v, attn_mask=mask).backward(q.detach())
+
+
+def floor(size: Size) -> Action:
+    """The matrix products and the attention of the blocks, and nothing else."""
+    tokens, words, width = size.batch * TOKENS, size.batch * TEXT[0], size.width
+    block = [
+        products(tokens, width, 3 * width), attention(size, TOKENS), products(tokens, width, width),
+        products(tokens, width, width), products(words, width, 2 * width),
+        attention(size, TEXT[0], size.mask()[:, None, None]), products(tokens, width, width),
+        products(tokens, width, 4 * width), products(tokens, 4 * width, width),
+    ]  # fmt: skip
+
+    def run() -> None:
+        for _ in range(size.depth):
+            for part in block:
+                part()
+
+    return run
+
+
+def seconds(action: Action) -> float:
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
 
 
-def measure(width: int, depth: int, heads: int, batch: int, repeats: int, compiled: bool) -> dict[str, float]:
+def measure(size: Size, repeats: int, compiled: bool) -> dict[str, float]:
     torch.manual_seed(0)
-    networks = Ours(width, depth, heads), PixArt(width, depth, heads)
-    ours, pixart = (trained(network, batch, compiled) for network in networks)
+    networks = Ours(size), PixArt(size)
     with FlopCounterMode(display=False) as counter:
-        trained(networks[0], batch, False)()
+        trained(networks[0], size)()
     a, b = tm.Noise(range(2)).normal(SIDE, SIDE)
-    for warm_up in (ours, pixart):
+    actions = [*(trained(network, size, compiled) for network in networks), lambda: a @ b, floor(size)]
+    for warm_up in actions:
         warm_up()
-    turns = [(seconds(ours), seconds(pixart), seconds(lambda: a @ b)) for _ in range(repeats)]
-    step, other, product = (statistics.median(column) for column in zip(*turns, strict=True))
+    turns = [[seconds(action) for action in actions] for _ in range(repeats)]
+    step, other, product, least = (statistics.median(column) for column in zip(*turns, strict=True))
     rates = [counter.get_total_flops() / turn[0] / (2 * SIDE**3 / turn[2]) for turn in turns]
     return {
-        "images_a_second": round(batch / step, 2),
-        "images_a_second_pixart": round(batch / other, 2),
+        "images_a_second": round(size.batch / step, 2),
+        "images_a_second_pixart": round(size.batch / other, 2),
+        "images_a_second_of_the_floor": round(size.batch / least, 2),
         "ratio": round(statistics.median(turn[1] / turn[0] for turn in turns), 3),
+        "ratio_of_the_floor": round(statistics.median(turn[1] / turn[3] for turn in turns), 3),
         "gflops_a_second": round(counter.get_total_flops() / step / 1e9, 1),
         "matmul_gflops_a_second": round(2 * SIDE**3 / product / 1e9, 1),
         "share_of_matmul": round(statistics.median(rates), 3),
@@ -108,24 +160,25 @@ def measure(width: int, depth: int, heads: int, batch: int, repeats: int, compil
     }
 
 
+def compare(size: Size, repeats: int, eager: bool = False) -> dict[str, Any]:
+    """Eager and, unless that is to be left out, compiled."""
+    ways = ["eager"] if eager else ["eager", "compiled"]
+    results = {way: measure(size, repeats, compiled=way == "compiled") for way in ways}
+    return {**asdict(size), "repeats": repeats, "threads": torch.get_num_threads(), "text": TEXT, **results}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--heads", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=4)
+    for name, value in asdict(Size()).items():
+        parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--eager", action="store_true", help="leave the compiled ones out")
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    sizes = {key: getattr(args, key) for key in ("width", "depth", "heads", "batch", "repeats")}
-    results = {
-        name: measure(**sizes, compiled=name == "compiled")
-        for name in (["eager"] if args.eager else ["eager", "compiled"])
-    }
-    text = json.dumps({**sizes, "threads": args.threads, "text": TEXT, **results}, indent=2)
+    result = compare(Size(args.width, args.depth, args.heads, args.batch), args.repeats, args.eager)
+    text = json.dumps(result, indent=2)
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n")

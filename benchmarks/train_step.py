@@ -1,10 +1,11 @@
 """What a training step costs beyond its networks, and how much of the machine it uses.
 
-    python benchmarks/train_step.py [--threads 1] [--out docs/results/train_step.json]
+    python benchmarks/train_step.py [--threads 1] [--pixart] [--out docs/results/train_step.json]
 
 Times whole steps (order, captions, words, networks, average of the weights, log) in turns with the bare ones: forward,
 backward, clipping and AdamW on a batch that was made before. The bar is 5% of a step. The share of the machine is what
 PyTorch counts of floating point operations over the rate of a large float32 matrix product, measured in the same turns.
+With `--pixart` also the step of a DiT against PixArt's, of `benchmarks/train_dit.py`.
 """
 
 import argparse
@@ -93,10 +94,15 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["shapes-fm", "shapes-dtm", "shapes-dtm-mean"])
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--pixart", action="store_true", help="also a DiT's step against that of diffusers' PixArt")
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     results = {name: measure(RECIPES[name](), args.repeats) for name in args.recipes}
+    if args.pixart:
+        import train_dit  # needs diffusers
+
+        results["dit_against_pixart"] = train_dit.compare(train_dit.Size(), repeats=15)
     text = json.dumps({"threads": args.threads, "batch": RECIPES[args.recipes[0]]().train.batch, **results}, indent=2)
     print(text)
     if args.out is not None:
