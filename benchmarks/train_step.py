@@ -32,7 +32,7 @@ SIDE = 1024  # of the matrices
 def task_of(recipe: GeneratorRecipe) -> GeneratorTask:
     """The recipe's networks on noise in the place of latents, or of codes, which take no time to make."""
     captions, noise = ShapePictures(1, 4000).captions, tm.Noise(range(4000))
-    codec = recipe.codec(Path())
+    codec = recipe.codec()
     x = noise.normal(4, 4, 16) if codec.codes is None else (noise.uniform(4, 4, 1) * codec.codes).floor()
     pipeline = recipe.build(codec, (4, 4, x.shape[-1]), VOCABULARY)
     return GeneratorTask(pipeline.model, pipeline.encoder, Captioned(InMemory(x), captions), drop=recipe.drop)

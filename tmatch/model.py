@@ -116,9 +116,7 @@ class TransitionMatching(Model):
 
     def grid(self, steps: Steps | None = None) -> Tensor:
         """The times Algorithm 2 visits, refused where this model cannot take those steps."""
-        grid = self.times.grid(steps)
-        self.parametrization.check_grid(grid, self.times)
-        return grid
+        return self.parametrization.grid(self.times, steps)
 
     def source(self, shape: Sequence[int], noise: Noise, grid: Tensor) -> State:
         """X_0 ~ p_0, where sampling starts unless told otherwise."""
@@ -198,9 +196,7 @@ class FullHistoryMatching(Model):
 
     def grid(self, steps: Steps | None = None) -> Tensor:
         """The times of the path; no others can be asked for."""
-        grid = self.times.grid(steps)
-        self.parametrization.check_grid(grid, self.times)
-        return grid
+        return self.parametrization.grid(self.times, steps)
 
     def transitions(self, steps: Steps | None = None) -> int:
         return len(self.grid(steps)) - 1

@@ -12,7 +12,7 @@ from tmatch.kernel.categorical import narrowed
 from tmatch.kernel.masked import unmasked
 
 N = SHAPE[0] * SHAPE[1]
-MASKED = [name for name in tm.VARIANTS if isinstance(small_model(name).kernel, tm.Masked)]
+MASKED = [name for name in tm.VARIANTS if isinstance(small_model(name).kernel, tm.MaskedTokens)]
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 5, 16, None])
@@ -113,17 +113,58 @@ class Places(torch.nn.Module):
 
 @pytest.mark.parametrize("order", ["random", "raster", "confidence"])
 @pytest.mark.parametrize("iterations", [1, 2, 4, None])
-def test_an_oracle_regenerates_the_data(order: str, iterations: int | None) -> None:
+@pytest.mark.parametrize("transitions", [1, 2, 3])
+def test_an_oracle_regenerates_the_data(order: str, iterations: int | None, transitions: int) -> None:
     x_T = tm.Noise(range(3)).normal(*SHAPE)
     law = Oracle(x_T.flatten(1, 2), SHAPE[-1])
     kernel = tm.Masked(Places(), law, SHAPE[-1], 8, tm.CosineRatio())
-    model = tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, tm.Grid.uniform(1))
+    model = tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, tm.Grid.uniform(transitions))
     decoding = tm.Decoding(unmasking=tm.Unmasking(iterations, order))
     assert torch.equal(model.sample(SHAPE, tm.Noise(range(3)), decoding=decoding), x_T)
     drawn = torch.cat(law.asked, dim=1)
-    assert torch.equal(drawn.sort(1).values, torch.arange(N).expand(3, -1)), "each token once"
-    assert len(law.asked) == (iterations or N)
-    assert torch.equal(drawn, torch.arange(N).expand(3, -1)) == (order == "raster" or iterations == 1)
+    assert len(law.asked) == transitions * (iterations or N)
+    for one in drawn.split(N, dim=1):
+        assert torch.equal(one.sort(1).values, torch.arange(N).expand(3, -1)), "each token once a transition"
+        assert torch.equal(one, torch.arange(N).expand(3, -1)) == (order == "raster" or iterations == 1)
+
+
+class CodeOracle(tm.Categorical):
+    """Sure of the code at each place."""
+
+    def __init__(self, codes: Tensor) -> None:
+        super().__init__(CODES, channels=8, width=1)
+        self.truth = codes.flatten(1).long()
+
+    def logits(self, h: Tensor) -> Tensor:
+        k = self.truth.take_along_dim(h[..., 0].round().long(), dim=1)
+        return 100 * torch.nn.functional.one_hot(k, CODES).float()
+
+
+@pytest.mark.parametrize("order", ["random", "raster", "confidence"])
+@pytest.mark.parametrize("iterations", [1, 4, None])
+def test_an_oracle_of_codes_regenerates_them(order: str, iterations: int | None) -> None:
+    codes = data_of("mar-discrete", 3)
+    kernel = tm.MaskedCodes(Places(), CodeOracle(codes), tm.CosineRatio())
+    model = tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, tm.Grid.uniform(1))
+    decoding = tm.Decoding(unmasking=tm.Unmasking(iterations, order))
+    assert torch.equal(model.sample(shape_of("mar-discrete"), tm.Noise(range(3)), decoding=decoding), codes)
+
+
+@pytest.mark.parametrize("name", [name for name in MASKED if not tm.VARIANTS[name].codes])
+def test_every_token_is_told_all_of_the_state_before_and_of_the_known(name: str) -> None:
+    kernel, y, x_t, given = small_model(name).kernel, data_of(name, 2), data_of(name, 2, seed=900), condition(2)
+    known = torch.tensor([True, False] * (N // 2)).expand(2, -1)
+
+    def told(y: Tensor, x_t: Tensor) -> Tensor:
+        return kernel.contexts(y.view(2, *SHAPE), known, x_t.view(2, *SHAPE), torch.zeros(2), given).detach()
+
+    before = told(y, x_t)
+    for j in range(N):
+        of_state, of_known = x_t.flatten(1, -2).clone(), y.flatten(1, -2).clone()
+        of_state[:, j] += 1
+        of_known[:, j] += 1
+        assert ((told(y, of_state) - before).abs().amax((0, 2)) > 1e-6).all()
+        assert ((told(of_known, x_t) - before).abs().amax((0, 2)) > 1e-6).all() == bool(known[0, j])
 
 
 @pytest.mark.parametrize("order", ["random", "raster", "confidence"])

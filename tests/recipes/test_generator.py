@@ -160,7 +160,7 @@ def test_withheld_sentences_are_new_to_the_model_and_made_of_parts_it_knows() ->
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"variant": "artm-3"}, "at most 3 steps, not 16.*--sampling.steps None"),
+        ({"variant": "artm-3"}, "takes the 3 steps it was trained with.*asked for 16.*--sampling.steps None"),
         ({"variant": "ar-discrete", "sampling": SamplingSettings(steps=None)}, "set patch to"),
         ({"variant": "fm", "backbone": BackboneSettings(kind="llama")}, "set backbone.kind to dit"),
     ],
@@ -184,6 +184,27 @@ def test_a_row_of_codes_trains_and_draws(tmp_path: Path) -> None:
         assert pipeline.generate(["a circle"], [0], **loaded.sampling.arguments()).images.shape == (1, 3, 32, 32)
     with pytest.raises(ValueError, match="draws codes: give a discrete autoencoder"):
         GeneratorRecipe[ShapesData](**{**settings, "variant": "ar-discrete"}).run(tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists(), "what is refused leaves nothing behind"
     other = codes.model_copy(update={"levels": (9,)})
     with pytest.raises(ValueError, match=r"another codebook, of levels \[3, 3\], than its recipe, \[9\]"):
         load_autoencoder(tmp_path / "codes" / "autoencoder.safetensors", other)
+
+
+@pytest.mark.parametrize("levels", [(9,), (2, 2)], ids=["as many codes", "fewer"])
+def test_a_model_refuses_codes_of_another_codebook(levels: tuple[int, ...], tmp_path: Path) -> None:
+    data, short = ShapesData(images=20), TRAIN.model_copy(update={"steps": 2})
+    for name, own in (("codes", (3, 3)), ("others", levels)):
+        codes = AutoencoderRecipe[ShapesData](train=short, data=data, channels=4, width=8, levels=own, held_out=4)
+        codes.run(tmp_path / name)
+    own = {"autoencoder": str(tmp_path / "codes"), "patch": (1, 1), "sampling": SamplingSettings(steps=None)}
+    recipe = GeneratorRecipe[ShapesData](
+        **{**NETWORKS, **own, "train": short, "variant": "ar-discrete", "data": data, "held_out": 4}
+    )
+    recipe.run(tmp_path / "run")
+    load_model(str(tmp_path / "run"))
+    for file in ("recipe.json", "autoencoder.safetensors"):
+        (tmp_path / "run" / "autoencoder" / file).write_bytes((tmp_path / "others" / file).read_bytes())
+    with pytest.raises(ValueError, match="trained with another autoencoder, of another codebook"):
+        load_model(str(tmp_path / "run"))
+    with pytest.raises(ValueError, match="another"):
+        recipe.model_copy(update={"train": TRAIN}).run(tmp_path / "run")

@@ -20,7 +20,7 @@ def test_the_way_to_a_picture_ends_at_the_picture(name: str) -> None:
     else:
         codec.decode = lambda x: tm.Patchify((2, 2)).decode(x).expand(-1, 3, -1, -1).sigmoid()  # one channel as three
     drawn = tm.generate(model, shape_of(name), [0, 1], given, steps=steps_of(name), keep_path=True)
-    shown = frames(drawn.path, codec)
+    shown = frames(drawn.path, codec, batch_size=2)
     assert len(shown) == SHOWN[name]
     torch.testing.assert_close(shown[-1], codec.decode(drawn.x), atol=1e-4, rtol=1e-4)
     if "mar" in name or "discrete" in name:

@@ -17,14 +17,6 @@ class Memory:
         """How many tokens fit."""
         return self.keys.shape[2]
 
-    def require_room(self, new: int) -> None:
-        """Refuse tokens that do not fit."""
-        if self.filled + new > self.length:
-            raise ValueError(
-                f"The cache was made for {self.length} tokens, holds {self.filled}, and was asked to take {new} more; "
-                f"open one of at least {self.filled + new}."
-            )
-
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Take in more tokens; the answer is a view of all so far."""
         new = k.shape[2]
@@ -32,6 +24,18 @@ class Memory:
         self.values.narrow(2, self.filled, new).copy_(v)
         self.filled += new
         return self.keys.narrow(2, 0, self.filled), self.values.narrow(2, 0, self.filled)
+
+
+def require_room(tokens: Tensor, batch: int, length: int, filled: int) -> None:
+    """Refuse tokens (batch, new, width) that do not fit into a cache; those of a text prefix are not counted."""
+    if len(tokens) != batch:
+        raise ValueError(f"The cache was opened for a batch of {batch}, and was given one of {len(tokens)}.")
+    new = tokens.shape[1]
+    if filled + new > length:
+        raise ValueError(
+            f"The cache was made for {length} tokens, holds {filled}, and was asked to take {new} more; "
+            f"open one of at least {filled + new}."
+        )
 
 
 def memories(layers: int, batch: int, heads: int, length: int, width: int, like: Tensor) -> list[Memory]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import EVERYTHING, CrossAttention, SelfAttention, Sight, sight
-from tmatch.backbone.cache import Memory, memories
+from tmatch.backbone.cache import Memory, memories, require_room
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
 from tmatch.layers import PositionEmbedding, TimeModulation, grid_positions, initialise, modulate, require_time
@@ -137,7 +138,8 @@ class DiT(nn.Module):
         context = self._context(t, condition, len(x)) if cache is None else cache
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions)
         if context.memories is not None:
-            context.memories[0].require_room(tokens.shape[1])
+            first = context.memories[0]
+            require_room(tokens, len(first.keys), first.length, first.filled)
         seen = sight(tokens.shape[1], prefix, context.filled, x.device)
         remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
         for block, about, memory in zip(self.blocks, context.blocks, remembered, strict=True):
@@ -161,5 +163,5 @@ class DiT(nn.Module):
         shared = self.x_in.weight.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
         for_blocks, for_output = shared.tensor_split([6 * self.width], dim=-1)
         shift, scale = for_output.chunk(2, dim=-1)
-        blocks = [block.prepare(for_blocks, text) for block in self.blocks if isinstance(block, Block)]
+        blocks = [cast("Block", block).prepare(for_blocks, text) for block in self.blocks]
         return DiTContext(blocks, (shift, scale))

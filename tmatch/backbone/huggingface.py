@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tmatch.backbone.cache import require_room
 from tmatch.backbone.llama import require_causal
 from tmatch.backbone.text import in_line, places, read_condition
 from tmatch.condition import Condition
@@ -28,9 +29,10 @@ class HuggingFaceCache:
 
 
 class HuggingFaceBackbone(nn.Module):
-    """h = f(x): any model that takes `inputs_embeds` and `past_key_values`, such as LlamaModel, over [text, tokens].
+    """h = f(x): any causal model that takes `inputs_embeds` and `past_key_values`, such as LlamaModel.
 
-    Tokens of `channels` numbers, and a condition `condition_width` wide, enter by a linear layer each.
+    It reads [text, tokens]: tokens of `channels` numbers, and a condition `condition_width` wide, enter by a linear
+    layer each. Its embedding of words is not used, and not trained.
     """
 
     timed = False
@@ -43,6 +45,8 @@ class HuggingFaceBackbone(nn.Module):
             raise ValueError(f"{type(model).__name__} is no model of transformers: it has no config.hidden_size.")
         decoder: Any = model
         self.model: Any = decoder.get_decoder() if hasattr(model, "lm_head") else decoder
+        _require_no_look_ahead(self.model, width)
+        self.longest = _learnt_places(self.model)
         self.channels = channels
         self.width = width
         self.x_in = nn.Linear(channels, width)
@@ -52,7 +56,7 @@ class HuggingFaceBackbone(nn.Module):
                 initialise(linear)
         own = next(self.model.parameters())
         self.to(own.device, own.dtype)
-        self.model.get_input_embeddings().requires_grad_(False)  # words enter as vectors
+        self.model.get_input_embeddings().requires_grad_(False)
 
     def forward(
         self,
@@ -73,7 +77,7 @@ class HuggingFaceBackbone(nn.Module):
         if cache is not None:
             return self._run(tokens, cache).unflatten(1, grid)
         text = read_condition(self.condition_in, condition, len(x))
-        there = in_line(text, len(x), tokens.shape[1], tokens.device)
+        there = self._line(text, len(x), tokens.shape[1])
         sequence = tokens if text is None else torch.cat((text.tokens, tokens), dim=1)
         h = self.model(inputs_embeds=sequence, attention_mask=there, position_ids=places(there), use_cache=False)
         return h.last_hidden_state[:, -tokens.shape[1] :].unflatten(1, grid)
@@ -88,19 +92,25 @@ class HuggingFaceBackbone(nn.Module):
             ) from error
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
-        there = in_line(text, batch, length, self.x_in.weight.device)
+        there = self._line(text, batch, length)
         cache = HuggingFaceCache(DynamicCache(config=self.model.config), there, there.shape[1] - length)
         if text is not None:
             self._run(text.tokens, cache)
         return cache
 
-    def _run(self, tokens: Tensor, cache: HuggingFaceCache) -> Tensor:
-        end = cache.read + tokens.shape[1]
-        if end > cache.there.shape[1]:
+    def _line(self, text: Condition | None, batch: int, length: int) -> Tensor:
+        """Which places of [text, tokens] are no padding, if the model has that many."""
+        there = in_line(text, batch, length, self.x_in.weight.device)
+        if self.longest is not None and there.shape[1] > self.longest:
             raise ValueError(
-                f"The cache was made for {cache.there.shape[1]} tokens, holds {cache.read}, and was asked to take "
-                f"{tokens.shape[1]} more; open one of at least {end}."
+                f"{type(self.model).__name__} has learnt {self.longest} positions, and text and tokens take "
+                f"{there.shape[1]}: take a model of more, or one with rotary positions."
             )
+        return there
+
+    def _run(self, tokens: Tensor, cache: HuggingFaceCache) -> Tensor:
+        require_room(tokens, len(cache.there), cache.there.shape[1] - cache.text, cache.filled)
+        end = cache.read + tokens.shape[1]
         place = places(cache.there)[:, cache.read : end]
         h = self.model(
             inputs_embeds=tokens, attention_mask=cache.there[:, :end], position_ids=place,
@@ -108,3 +118,29 @@ class HuggingFaceBackbone(nn.Module):
         )  # fmt: skip
         cache.read = end
         return h.last_hidden_state
+
+
+@torch.no_grad()
+def _require_no_look_ahead(model: nn.Module, width: int) -> None:
+    """Refuse a model in which what comes later changes what was before, as in BERT."""
+    own, training = next(model.parameters()), model.training
+    if own.is_meta:  # there is nothing to try
+        return
+    first = torch.linspace(-1, 1, width, device=own.device, dtype=own.dtype)
+    model.eval()
+    one, other = (
+        model(inputs_embeds=torch.stack((first, second))[None], use_cache=False).last_hidden_state[0, 0]
+        for second in (first, first.flip(0).square())
+    )
+    model.train(training)
+    if not torch.allclose(one, other, rtol=1e-3, atol=1e-5):
+        raise ValueError(
+            f"{type(model).__name__} is not causal: its tokens see later ones; take a decoder, such as LlamaModel."
+        )
+
+
+def _learnt_places(model: Any) -> int | None:  # noqa: ANN401
+    """How many positions a model has, where it has learnt a vector for each; None where they are computed."""
+    words = model.get_input_embeddings()
+    learnt = any(isinstance(part, nn.Embedding) and part is not words for part in model.modules())
+    return getattr(model.config, "max_position_embeddings", None) if learnt else None

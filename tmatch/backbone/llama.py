@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from tmatch.backbone.attention import SelfAttention, Sight, angles, sight
-from tmatch.backbone.cache import Memory, memories
+from tmatch.backbone.cache import Memory, memories, require_room
 from tmatch.backbone.text import in_line, places, read_condition
 from tmatch.condition import Condition
 from tmatch.layers import initialise
@@ -135,10 +135,12 @@ class Llama(nn.Module):
         """The blocks, on the next tokens of a sequence."""
         start, new = context.read, tokens.shape[1]
         if context.memories:
-            context.memories[0].require_room(new)
+            first = context.memories[0]
+            require_room(tokens, len(first.keys), first.length - context.text, context.filled)
         end = start + new
-        seen = sight(new, 0, start, tokens.device)
-        if context.there is not None:
+        if context.there is None:
+            seen = sight(new, 0, start, tokens.device)
+        else:
             seen = Sight(_unpadded(context.there[:, :end], start))
         cosines, sines = (part[:, :, start:end] for part in context.rotation)
         remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)

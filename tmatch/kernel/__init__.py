@@ -6,7 +6,7 @@ from tmatch.kernel.categorical import Categorical
 from tmatch.kernel.flow import Flow, ParallelFlow
 from tmatch.kernel.gaussian import GaussianKernel, NoSpread, Spread, UnitDataSpread
 from tmatch.kernel.law import Law
-from tmatch.kernel.masked import CosineRatio, Masked, MaskedCodes, MaskingRatio, TruncatedGaussianRatio
+from tmatch.kernel.masked import CosineRatio, Masked, MaskedCodes, MaskedTokens, MaskingRatio, TruncatedGaussianRatio
 from tmatch.kernel.mean import MeanKernel
 from tmatch.kernel.residual import ResidualFlow
 
@@ -23,6 +23,7 @@ __all__ = [
     "Law",
     "Masked",
     "MaskedCodes",
+    "MaskedTokens",
     "MaskingRatio",
     "MeanKernel",
     "NoSpread",

@@ -90,8 +90,8 @@ def narrowed(logits: Tensor, choice: Choice) -> Tensor:
     if choice.temperature > 0:
         logits = logits / choice.temperature
     if choice.top_k is not None and choice.top_k < logits.shape[-1]:
-        least = logits.topk(choice.top_k, dim=-1).values[..., -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
+        likeliest = logits.topk(choice.top_k, dim=-1)
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, likeliest.indices, likeliest.values)
     if choice.top_p is not None and choice.top_p < 1:
         ordered, index = logits.sort(dim=-1, descending=True)
         before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)

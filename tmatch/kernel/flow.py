@@ -35,8 +35,7 @@ class Flow(Law):
 
     def loss(self, b: Tensor, h: Tensor, t: Time | None, noise: Noise) -> Tensor:
         """|g_{s,t}(B_s, h) - (B - B_0)|^2 for each token, (batch, *tokens)."""
-        if b.shape[-1] != self.head.channels:
-            raise ValueError(f"The head draws {self.head.channels} numbers a token, and the data has {b.shape[-1]}.")
+        self.require_width(b)
         b, h = b.unsqueeze(1), h.unsqueeze(1)  # (batch, draws, *tokens, channels)
         b_0 = noise.normal(self.draws, *b.shape[2:])
         s = self.density.sample(noise, self.draws, *b.shape[2:-1])

@@ -75,33 +75,28 @@ class Turn:
     left: float  # share of the iterations that follow
 
 
-class Masked(Kernel):
-    """Y^S | (t, X_t, Y^known) for random sets S of tokens, each token on its own: MARTM's kernel, MAR's where T = 1.
+class MaskedTokens(Kernel):
+    """Y^S | (t, X_t, Y^known) for random sets S of tokens, each token on its own.
 
-    Each token of the backbone is a linear of (X_t^i, Y^i), zeros for a hidden Y^i, and everything sees everything. A
-    hidden one stands at a step of its own: its position tells it from a known one, which may have any value.
+    Everything sees everything. A hidden token stands at a step of its own: its position tells it from a known one,
+    which may have any value.
     """
 
-    def __init__(
-        self, backbone: nn.Module, law: Law, channels: int, width: int, ratio: MaskingRatio, dependent: bool = False
-    ) -> None:
-        """Tokens have `channels` numbers, and the backbone reads `width` of them."""
+    def __init__(self, backbone: nn.Module, law: Law, ratio: MaskingRatio, dependent: bool = False) -> None:
         super().__init__()
         require_positions(backbone)
         self.backbone = backbone
         self.law = law
         self.ratio = ratio
         self.dependent = dependent
-        self.join = nn.Linear(2 * channels, width)
-        initialise(self.join)
 
     @property
     def head(self) -> nn.Module | None:
         return self.law.head
 
+    @abstractmethod
     def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
         """What the backbone reads of tokens (batch, n, channels), those `known` and those not."""
-        return self.join(torch.cat((x_t, y * known[..., None]), dim=-1).to(self.join.weight.dtype))
 
     def contexts(self, y: State, known: Tensor, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
         """h for every token of Y, (batch, tokens, width), from those `known` (batch, tokens)."""
@@ -154,18 +149,25 @@ class Masked(Kernel):
         require_independent(type(self).__name__, process, parametrization, self.dependent)
 
 
-class MaskedCodes(Masked):
+class Masked(MaskedTokens):
+    """The backbone reads a linear of (X_t^i, Y^i), zeros for a hidden Y^i: MARTM's kernel, and MAR's where T = 1."""
+
+    def __init__(
+        self, backbone: nn.Module, law: Law, channels: int, width: int, ratio: MaskingRatio, dependent: bool = False
+    ) -> None:
+        """Tokens have `channels` numbers, and the backbone reads `width` of them."""
+        super().__init__(backbone, law, ratio, dependent)
+        self.join = nn.Linear(2 * channels, width)
+        initialise(self.join)
+
+    def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
+        return self.join(torch.cat((x_t, y * known[..., None]), dim=-1).to(self.join.weight.dtype))
+
+
+class MaskedCodes(MaskedTokens):
     """Masked codes, read without X_t, which is noise: MaskGIT where the order is that of confidence."""
 
     law: Categorical
-
-    def __init__(self, backbone: nn.Module, law: Categorical, ratio: MaskingRatio) -> None:
-        Kernel.__init__(self)
-        require_positions(backbone)
-        self.backbone = backbone
-        self.law = law
-        self.ratio = ratio
-        self.dependent = False
 
     def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
         """The codes that are known, as vectors."""

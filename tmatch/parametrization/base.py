@@ -8,7 +8,7 @@ from torch import Tensor
 from tmatch.noise import Noise
 from tmatch.process import Process, Transition
 from tmatch.tensors import State, Time
-from tmatch.times import Times
+from tmatch.times import Steps, Times
 
 
 class Parametrization(ABC):
@@ -39,5 +39,6 @@ class Parametrization(ABC):
     def check(self, process: Process, times: Times) -> None:  # noqa: B027
         """Refuse a process, or times, that this Y cannot work with."""
 
-    def check_grid(self, grid: Tensor, times: Times) -> None:  # noqa: B027
-        """Refuse a sampling grid that this Y cannot follow."""
+    def grid(self, times: Times, steps: Steps | None) -> Tensor:
+        """The times to visit when sampling; refused are those that this Y cannot follow."""
+        return times.grid(steps)

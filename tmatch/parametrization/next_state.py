@@ -7,7 +7,7 @@ from tmatch.noise import Noise
 from tmatch.parametrization.base import Parametrization
 from tmatch.process import Process, Transition
 from tmatch.tensors import State, Time
-from tmatch.times import Grid, Times
+from tmatch.times import Grid, Steps, Times, parsed
 
 
 class NextState(Parametrization):
@@ -33,11 +33,15 @@ class NextState(Parametrization):
                 "or use Difference for continuous time."
             )
 
-    def check_grid(self, grid: Tensor, times: Times) -> None:
+    def grid(self, times: Times, steps: Steps | None) -> Tensor:
+        """The times of training, asked for as such, by their number or one by one."""
         trained = times.grid(None)
-        if len(grid) != len(trained) or not torch.allclose(grid, trained):
+        wanted = trained if steps is None else parsed(steps)
+        count = wanted if isinstance(wanted, int) else len(wanted) - 1
+        if count != len(trained) - 1 or not (isinstance(wanted, int) or torch.allclose(wanted, trained)):
             raise ValueError(
                 f"A model of the next state takes the {len(trained) - 1} steps it was trained with, "
-                f"t = {trained.tolist()}, and no others (asked for {len(grid) - 1}); "
+                f"t = {trained.tolist()}, and no others (asked for {count}); "
                 "use Difference to choose the number of steps when sampling."
             )
+        return trained

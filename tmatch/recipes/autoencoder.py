@@ -118,16 +118,21 @@ def copy_autoencoder(name: str, out: Path) -> None:
         return  # a run that has begun keeps the one it began with
     draft = out / ".autoencoder.writing"
     shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
     for file in ("recipe.json", WEIGHTS):
-        if not (Path(name) / file).is_file():
-            raise ValueError(
-                f"{name} has no {file}: an autoencoder is {', '.join(map(repr, COMMITTED))}, 'none', "
-                "or the folder of a finished run of one."
-            )
-        draft.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(name) / file, draft / file)
     shutil.rmtree(out / "autoencoder", ignore_errors=True)
     draft.rename(out / "autoencoder")
+
+
+def require_finished(folder: Path) -> None:
+    """Refuse a folder that is not that of an autoencoder."""
+    for file in ("recipe.json", WEIGHTS):
+        if not (folder / file).is_file():
+            raise ValueError(
+                f"{folder} has no {file}: an autoencoder is {', '.join(map(repr, COMMITTED))}, 'none', "
+                "or the folder of a finished run of one."
+            )
 
 
 def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder | None:
@@ -136,8 +141,9 @@ def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder |
         return None
     if name in COMMITTED:
         return committed_autoencoder(name)
+    require_finished(folder)
     try:
         recipe = AutoencoderRecipe[Data].model_validate_json((folder / "recipe.json").read_text())
         return load_autoencoder(folder / WEIGHTS, recipe)
-    except (ValidationError, SafetensorError, RuntimeError, FileNotFoundError) as error:
+    except (ValidationError, SafetensorError, RuntimeError) as error:
         raise ValueError(f"The autoencoder in {folder} cannot be read ({str(error).splitlines()[0]}).") from error

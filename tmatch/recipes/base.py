@@ -135,7 +135,7 @@ class TrainedRecipe(Strict, ABC):
         if self.backbone.kind == "llama" and self.backbone.checkpointing:
             raise ValueError("A Llama has no checkpointing: leave it out, or set backbone.kind to dit.")
         try:
-            row.parametrization.check_grid(row.times.grid(self.sampling.steps), row.times)
+            row.parametrization.grid(row.times, self.sampling.steps)
         except ValueError as error:
             raise ValueError(f"{error} For the variant's own steps: --sampling.steps None.") from error
         return self

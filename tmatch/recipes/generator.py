@@ -9,12 +9,13 @@ from typing import Any, Generic
 
 import torch
 from pydantic import Field, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from tmatch.data import Codec, InMemory, ShapePictures
 from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
 from tmatch.patch import Patchify
+from tmatch.pretrained.identity import digest
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
 from tmatch.recipes.base import Expected, Shape, Sizes, TrainedRecipe
 from tmatch.recipes.settings import AnyData, Data, Split
@@ -53,15 +54,16 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
             model = self.network(shape, text.width, codec.codes)
         return TextToImage(model, encoder, codec, shape)
 
-    def codec(self, out: Path) -> Codec:
-        """Pictures to states, as the run in `out` does it."""
-        return Codec(Patchify(self.patch), open_autoencoder(self.autoencoder, out / "autoencoder"))
+    def codec(self, out: Path | None = None) -> Codec:
+        """Pictures to states, as the run in `out` does it; or as one that has not begun would."""
+        folder = Path(self.autoencoder) if out is None else out / "autoencoder"
+        return Codec(Patchify(self.patch), open_autoencoder(self.autoencoder, folder))
 
     def checkable(self, count: int, split: Split = "test") -> ShapePictures | None:
         return self.data.checkable(count, split)
 
     def sizes(self, expected: Expected) -> Sizes:
-        codec = Codec(Patchify(self.patch), open_autoencoder(self.autoencoder, Path(self.autoencoder)))
+        codec = self.codec()
         rows, columns, channels = codec.encode(self.data.training().load([0])).shape[1:]
         return Sizes((rows, columns, channels), (self.text.longest, self.text.width), codec.codes)
 
@@ -72,15 +74,14 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         """
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
-        processes = self.train.processes()
+        processes, device = self.train.processes(), self.train.place()
+        codec = self.codec(None if checkpoint.latest(out) is None else out).to(device)
+        rows, columns, channels = codec.encode(training.load([0]).to(device)).shape[1:]
+        pipeline = self.build(codec, (rows, columns, channels), self.data.vocabulary(training.captions))
         if processes.rank == 0:
             copy_autoencoder(self.autoencoder, out)
             out.mkdir(parents=True, exist_ok=True)
         processes.wait()
-        device = self.train.place()
-        codec = self.codec(out).to(device)
-        rows, columns, channels = codec.encode(training.load([0]).to(device)).shape[1:]
-        pipeline = self.build(codec, (rows, columns, channels), self.data.vocabulary(training.captions))
         print(f"tmatch: preparing the pictures for {out}", file=sys.stderr, flush=True)
         states = codec.encode_all(training, device)
         task = GeneratorTask(
@@ -97,7 +98,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
                 TextToImage(model, encoder, codec, pipeline.shape), validation.captions[:16]
             ),
             lambda: describe(self, pipeline, out),
-            hashlib.sha256("\n".join(training.captions).encode()).hexdigest(),
+            hashlib.sha256("\n".join([*training.captions, identity(codec) or ""]).encode()).hexdigest(),
             progress,
         )
         if finished is None or finished.task is None:
@@ -121,7 +122,8 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
 def describe(recipe: GeneratorRecipe[Any], pipeline: TextToImage, out: Path) -> None:
     """Write all that is needed, beside the weights, to build the networks again."""
     assert isinstance(pipeline.encoder, WordEncoder)
-    about = About(recipe=recipe, shape=pipeline.shape, vocabulary=pipeline.encoder.vocabulary)
+    words, autoencoder = pipeline.encoder.vocabulary, identity(pipeline.codec)
+    about = About(recipe=recipe, shape=pipeline.shape, vocabulary=words, autoencoder=autoencoder)
     checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n")
 
 
@@ -131,7 +133,19 @@ class About(Strict):
     recipe: GeneratorRecipe[Data]
     shape: tuple[PositiveInt, PositiveInt, PositiveInt]
     vocabulary: tuple[str, ...]
+    autoencoder: str | None = None  # its identity; none without one, or where the model is older than this
 
     def pipeline(self, folder: Path) -> TextToImage:
         """The networks of the run in a folder, with other weights."""
-        return self.recipe.build(self.recipe.codec(folder), self.shape, self.vocabulary)
+        codec = self.recipe.codec(folder)
+        if self.autoencoder not in (None, identity(codec)):
+            raise ValueError(
+                f"The model in {folder} was trained with another autoencoder, of another codebook or other weights, "
+                f"than '{self.recipe.autoencoder}' now is; put its own back, or train anew."
+            )
+        return self.recipe.build(codec, self.shape, self.vocabulary)
+
+
+def identity(codec: Codec) -> str | None:
+    """What the autoencoder is, in a few letters."""
+    return digest(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None

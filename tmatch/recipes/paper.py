@@ -10,14 +10,16 @@ from tmatch.variants import VARIANTS
 
 _REPORTED = SamplingSettings(steps=32, head_steps=64, guidance=6.5)
 _OWN_STEPS = SamplingSettings(steps=None, head_steps=64, guidance=6.5)
-_MASKED = SamplingSettings(steps=None, head_steps=64, guidance=6.5, schedule="rising", iterations=64)
-_MASKGIT = SamplingSettings(steps=None, guidance=6.5, schedule="rising", iterations=64, order="confidence")
+_MASKED = SamplingSettings(steps=None, head_steps=64, guidance=6.5, schedule="rising")
+_MASKGIT = SamplingSettings(steps=None, guidance=6.5, schedule="rising", order="confidence")
 _PAPER: dict[str, SamplingSettings] = {
-    "fm": SamplingSettings(steps=128, guidance=6.5),
+    "fm": SamplingSettings(steps=256, guidance=6.5),
     "dtm": _REPORTED,
     "dtm-mean": _REPORTED,
     **dict.fromkeys(("ar", "artm-2", "artm-3", "fhtm-2", "fhtm-3", "artm-3-dependent", "fhtm-3-dependent"), _OWN_STEPS),
-    **dict.fromkeys(("mar", "mar-fluid", "martm-2", "martm-3"), _MASKED),
+    **dict.fromkeys(("mar", "mar-fluid"), _MASKED),
+    "martm-2": _MASKED.model_copy(update={"iterations": 128}),
+    "martm-3": _MASKED.model_copy(update={"iterations": 85}),
     "ar-discrete": _OWN_STEPS,
     "mar-discrete": _MASKGIT,
 }
@@ -35,7 +37,7 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], ShardRecip
             parallel="shard", checkpoint_every=5000, validate_every=5000, preview_every=10_000, seed=1,
         )  # fmt: skip
         backbone = BackboneSettings(width=2048, depth=24, heads=16, checkpointing=True)
-        draws = 4 if _PAPER[variant] is _MASKED else 1
+        draws = 4 if variant in ("mar", "mar-fluid", "martm-2", "martm-3") else 1
         defaults: dict[str, Any] = {
             "backbone": backbone, "head": HeadSettings(width=1024, depth=6, draws=draws),
             "patch": (1, 1) if VARIANTS[variant].codes else (2, 2),

@@ -79,6 +79,6 @@ class TextToImage(nn.Module):
             steps=steps, decoding=decoding, batch_size=batch_size, progress=progress,
             keep_path=keep_path,
         )  # fmt: skip
-        images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(batch_size)])
-        way = frames(result.path, self.codec) if keep_path else []
+        images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
+        way = frames(result.path, self.codec, size) if keep_path else []
         return Pictures(images, result.evaluations, result.seconds, way)

@@ -1,0 +1,105 @@
+"""The causal backbones: that a Llama is a Llama, what a cache keeps, and which models of others are taken."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from laws import awake, condition, data_of, shape_of, small_dit, small_model
+from torch import nn
+
+import tmatch as tm
+from tmatch.backbone.cache import Memory
+
+
+def hugging_face(kind: str, **settings: int) -> nn.Module:
+    import transformers
+
+    sizes = {"vocab_size": 8, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, **settings}
+    torch.manual_seed(0)
+    return getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
+
+
+def test_it_is_the_llama_of_hugging_face_with_other_names() -> None:
+    ours = awake(tm.Llama(4, 24, 2, 2, condition_width=8))
+    theirs = hugging_face("Llama", intermediate_size=64, num_key_value_heads=2)
+    named = {"norm.weight": ours.out_norm.weight, "embed_tokens.weight": theirs.embed_tokens.weight}
+    for k, block in enumerate(ours.blocks):
+        parts = {
+            f"self_attn.{name}_proj": w for name, w in zip("qkv", block.attention.qkv.weight.chunk(3), strict=True)
+        }
+        parts |= dict(zip(("mlp.gate_proj", "mlp.up_proj"), block.gate_up.weight.chunk(2), strict=True))
+        parts |= {"self_attn.o_proj": block.attention.out.weight, "mlp.down_proj": block.down.weight}
+        parts |= {"input_layernorm": block.attention_norm.weight, "post_attention_layernorm": block.mlp_norm.weight}
+        named |= {f"layers.{k}.{name}.weight": weight for name, weight in parts.items()}
+    theirs.load_state_dict(named)
+    x, given = torch.randn(2, 5, 4), condition(2)
+    line = torch.cat((ours.condition_in(given.tokens), ours.x_in(x)), dim=1)
+    torch.testing.assert_close(
+        ours(x, condition=given, prefix=0), theirs(inputs_embeds=line).last_hidden_state[:, -5:], atol=1e-5, rtol=1e-5
+    )
+
+
+BACKBONES: dict[str, Callable[[], nn.Module]] = {
+    "DiT": lambda: small_dit(timed=False),
+    "Llama": lambda: tm.Llama(4, 24, 2, 2, condition_width=8),
+    "Hugging Face": lambda: tm.HuggingFaceBackbone(hugging_face("Llama", intermediate_size=48), 4, condition_width=8),
+}
+
+
+@pytest.mark.parametrize("backbone", ["DiT", "Llama"])
+def test_memory_is_allocated_once_and_looked_at_in_place(backbone: str) -> None:
+    f = BACKBONES[backbone]()
+    cache = f.open(None, condition(2), 2, length=4)
+    before = [(memory.keys.data_ptr(), memory.values.data_ptr()) for memory in cache.memories]
+    for _ in range(4):
+        f(torch.randn(2, 1, 4), prefix=0, cache=cache)
+    assert [(memory.keys.data_ptr(), memory.values.data_ptr()) for memory in cache.memories] == before
+    memory = Memory(2, 2, 4, 12, torch.zeros(()))
+    for seen in (memory.extend(*torch.randn(2, 2, 2, 1, 12)) for _ in range(4)):
+        assert [part.data_ptr() for part in seen] == [memory.keys.data_ptr(), memory.values.data_ptr()]
+
+
+@pytest.mark.parametrize("name", ["ar", "artm-3", "fhtm-3", "ar-discrete"])
+def test_the_text_is_read_once_a_transition_and_once_by_the_whole_history(name: str) -> None:
+    model, calls = small_model(name), []
+    for part in (model.kernel.backbone.condition_in, model.kernel.backbone.blocks[0].cross.kv):
+        part.register_forward_hook(lambda *_: calls.append(1))
+    tm.generate(model, shape_of(name), [0, 1], condition(2))
+    row = tm.VARIANTS[name]
+    assert len(calls) == 2 * (row.times.steps if row.timed else 1)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_cache_refuses_what_does_not_fit(backbone: str) -> None:
+    """The text is not counted among its tokens."""
+    f = BACKBONES[backbone]()
+    cache = f.open(None, condition(2), 2, length=3)
+    f(torch.randn(2, 2, 4), prefix=0, cache=cache)
+    with pytest.raises(ValueError, match=r"made for 3 tokens, holds 2, and was asked to take 2 more; open .* least 4"):
+        f(torch.randn(2, 2, 4), prefix=0, cache=cache)
+    with pytest.raises(ValueError, match="opened for a batch of 2, and was given one of 1"):
+        f(torch.randn(1, 1, 4), prefix=0, cache=cache)
+    assert cache.filled == 2, "nothing was lost"
+
+
+def test_a_model_that_looks_ahead_is_refused_and_one_of_few_positions_says_so() -> None:
+    with pytest.raises(ValueError, match="BertModel is not causal"):
+        tm.HuggingFaceBackbone(hugging_face("Bert", intermediate_size=48), 4)
+    short = tm.HuggingFaceBackbone(hugging_face("GPT2", n_positions=8), 4)
+    assert short(torch.randn(1, 8, 4), prefix=0).shape == (1, 8, 24)
+    with pytest.raises(ValueError, match="has learnt 8 positions, and text and tokens take 9"):
+        short(torch.randn(1, 9, 4), prefix=0)
+    with pytest.raises(ValueError, match="has learnt 8 positions"):
+        short.open(None, None, 1, length=9)
+
+
+GATED = {"intermediate_size": 48, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"), [("GPT2", {}), ("OPT", {"ffn_dim": 48}), ("Qwen2", GATED), ("Mistral", GATED)]
+)
+def test_other_families_of_decoders_draw_a_picture(kind: str, own: dict[str, int]) -> None:
+    model = small_model("fhtm-2", backbone=tm.HuggingFaceBackbone(hugging_face(kind, **own), 4, condition_width=8))
+    model.loss(data_of("fhtm-2", 2), tm.Noise([0, 1]), condition(2)).mean().backward()
+    assert tm.generate(model, shape_of("fhtm-2"), [0, 1], condition(2)).x.isfinite().all()
