@@ -2,14 +2,15 @@
 # Train on several machines:  sbatch scripts/slurm.sh RECIPE --shards DIR --out DIR [settings]
 #
 # DIR is on a disk that all machines see. Ten minutes before the time is over the run is told to end: it saves, and is
-# put back into the queue, where the same command goes on. Add your account and partition.
+# put back into the queue, where the same command goes on. `scancel` ends it for good, after it has saved. Add your
+# account and partition. On machines without GPUs, say how many processes: PROCESSES=2 sbatch --gpus-per-node=0 ...
 #SBATCH --job-name=tmatch
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=64
 #SBATCH --time=24:00:00
-#SBATCH --signal=B:TERM@600
+#SBATCH --signal=B:USR1@600
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
@@ -19,12 +20,17 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-8}"
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
 
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
-  --nnodes="$SLURM_NNODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-8}" --max-restarts=3 --shutdown-timeout=300 \
-  --rdzv-backend=c10d --rdzv-endpoint="$FIRST:29500" --rdzv-id="$SLURM_JOB_ID" \
+  --nnodes="$SLURM_NNODES" --nproc-per-node="${PROCESSES:-${SLURM_GPUS_ON_NODE:-1}}" --max-restarts=3 \
+  --shutdown-timeout=300 --rdzv-backend=c10d --rdzv-endpoint="$FIRST:29500" --rdzv-id="$SLURM_JOB_ID" \
   -m tmatch train "$@" &
 run=$!
-preempted=
-trap 'preempted=yes; kill -TERM "$run"' TERM
-wait "$run" && code=0 || code=$?
-[ -z "$preempted" ] || { wait "$run" || true; code=0; scontrol requeue "$SLURM_JOB_ID"; }
+again=
+end='scancel --signal=TERM "$SLURM_JOB_ID.0"' # the processes; srun itself, told to end, would kill them before they saved
+trap "again=yes; $end" USR1                  # the time is nearly over
+trap "$end" TERM                             # cancelled, or pushed out by another job
+while :; do
+  wait "$run" && code=0 || code=$?
+  kill -0 "$run" 2>/dev/null || break # a signal ends the waiting, not the run
+done
+[ -z "$again" ] || { code=0; scontrol requeue "$SLURM_JOB_ID"; }
 exit "$code"
