@@ -310,3 +310,12 @@ def test_partial_states_are_four_a_transition() -> None:
     first, whole = path[1].x_t.flatten(1, 2), path[4].x_t.flatten(1, 2)
     assert torch.equal(first[:, :2], whole[:, :2]), "what is drawn stays"
     assert not torch.equal(first[:, 3:], whole[:, 3:]), "what is not shows the state before"
+
+
+@EVERY
+def test_what_is_drawn_can_be_learnt_from(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+    """Tokens are drawn in inference mode, whose tensors autograd refuses; states must not be such."""
+    drawn = tm.generate(causal_model(name, backbone), shape_of(name), [0], condition(1), keep_path=True)
+    weight = torch.ones((), requires_grad=True)
+    for state in (drawn.x, *(moment.x_t for moment in drawn.path)):
+        (weight * state).sum().backward()
