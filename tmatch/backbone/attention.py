@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -56,7 +55,7 @@ class SelfAttention(nn.Module):
         memory: Memory | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (batch, heads, n, width)
+        q, k, v = by_head(self.qkv(x), self.heads, parts=3)
         q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:
             q, k = rotate(torch.stack((q, k)), *rotation)
@@ -64,6 +63,14 @@ class SelfAttention(nn.Module):
             k, v = memory.extend(k, v)
         y = scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
         return self.out(y.transpose(1, 2).flatten(2))
+
+
+def by_head(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
+    """The parts of (batch, n, parts x width), each (batch, heads, n, width / heads).
+
+    They are cut first and turned later: so the way back is a single copy of their gradients, and not two.
+    """
+    return tuple(part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in x.chunk(parts, dim=-1))
 
 
 def angles(positions: Tensor, width: int, longest: float = 10_000.0) -> tuple[Tensor, Tensor]:
@@ -93,11 +100,11 @@ class CrossAttention(nn.Module):
 
     def keys(self, condition: Tensor) -> tuple[Tensor, Tensor]:
         """What does not depend on the tokens: keys and values of the condition."""
-        k, v = rearrange(self.kv(condition), "b n (two h d) -> two b h n d", two=2, h=self.heads)
+        k, v = by_head(self.kv(condition), self.heads, parts=2)
         return self.k_norm(k), v
 
     def forward(self, x: Tensor, keys: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
         """`mask` (batch, length) is False on padding."""
-        q = rearrange(self.q(x), "b n (h d) -> b h n d", h=self.heads)
+        (q,) = by_head(self.q(x), self.heads, parts=1)
         y = scaled_dot_product_attention(self.q_norm(q), *keys, attn_mask=mask[:, None, None, :])
-        return self.out(rearrange(y, "b h n d -> b n (h d)"))
+        return self.out(y.transpose(1, 2).flatten(2))
