@@ -5,8 +5,9 @@
 All have the same width, depth, heads, number of tokens, batch, and a flow head of the same size that takes the same
 number of Euler steps: `autoregressive-diffusion-pytorch` (pip install it; without it the result says that it is left
 out), with its own cache and head, and a Hugging Face Llama with its own cache, which draws with our `Flow` from
-`torch.randn`. Ours and the Llama run as they are and compiled, by the same compiler with the same options. The size is
-that of the recipe `shapes-fhtm-3-llama` unless told otherwise. Medians of ratios, interleaved.
+`torch.randn`, in inference mode like ours. Ours and the Llama run as they are and compiled, by the same compiler with
+the same options. The size is that of the recipe `shapes-fhtm-3-llama` unless told otherwise. Medians of ratios,
+interleaved.
 """
 
 import argparse
@@ -80,7 +81,7 @@ def hugging_face(size: Size, compiled: bool = False) -> Run:
     decoding = tm.Decoding(tm.Euler(size.head_steps))
     branches = tm.NoGuidance().at(0.0, None)
 
-    @torch.no_grad()
+    @torch.inference_mode()  # as ours
     def run() -> Tensor:
         cache = StaticCache(config, max_cache_len=size.tokens) if compiled else DynamicCache()
         clock, drawn = {}, [torch.zeros(size.batch, 1, CHANNELS)]

@@ -91,8 +91,8 @@ def _token(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = T
 def _codes(backbone: nn.Module, head: HeadConfig) -> Categorical:
     if head.codes is None:
         raise ValueError("This row draws codes: say how many the tokenizer has, HeadConfig(codes=...).")
-    if head.patch is not None:
-        raise ValueError("Rows that draw codes have no head, hence no head patch; leave it out.")
+    if head.patch is not None or head.share != 1 or head.draws != 1:
+        raise ValueError("Rows that draw codes have no head, hence no head patch, share or draws; leave them out.")
     return Categorical(head.codes, _channels(backbone), _width(backbone))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from laws import awake, condition, data_of, shape_of, small_dit, small_model
+from laws import SHAPE, awake, condition, data_of, shape_of, small_dit, small_model
 from torch import nn
 
 import tmatch as tm
@@ -67,6 +67,13 @@ def test_the_text_is_read_once_a_transition_and_once_by_the_whole_history(name: 
     tm.generate(model, shape_of(name), [0, 1], condition(2))
     row = tm.VARIANTS[name]
     assert len(calls) == 2 * (row.times.steps if row.timed else 1)
+
+
+def test_a_text_that_is_a_prefix_is_read_once() -> None:
+    backbone, lengths = tm.Llama(SHAPE[-1], 24, 2, 2, condition_width=8), []
+    backbone.blocks[0].register_forward_hook(lambda _, inputs, __: lengths.append(inputs[0].shape[1]))
+    tm.generate(small_model("fhtm-3", backbone=backbone), SHAPE, [0, 1], condition(2))
+    assert lengths == [condition(2).tokens.shape[1]] + [1] * (3 * SHAPE[0] * SHAPE[1])
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)

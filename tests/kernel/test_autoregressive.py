@@ -44,9 +44,9 @@ def causal_model(name: str, backbone: Callable[[], nn.Module | None]) -> tm.Mode
 
 
 def times_of(name: str) -> tuple[float, ...]:
-    """The times of what the kernel draws at once: a path, or the next state."""
+    """The times of what the kernel draws at once: a path, or the last state, whose t is not 0 where T > 1."""
     points = tm.VARIANTS[name].times.points
-    return points[:2] if tm.VARIANTS[name].timed else points
+    return points[-2:] if tm.VARIANTS[name].timed else points
 
 
 def targets(name: str, batch: int) -> Tensor:
@@ -57,7 +57,7 @@ def targets(name: str, batch: int) -> Tensor:
 
 
 def time(name: str, batch: int) -> Tensor | None:
-    return torch.zeros(batch) if tm.VARIANTS[name].timed else None
+    return torch.full((batch,), times_of(name)[0]) if tm.VARIANTS[name].timed else None
 
 
 @EVERY
@@ -98,7 +98,8 @@ def test_every_token_of_the_state_before_sees_every_other(name: str, how: str) -
         if how == "in one pass":
             kernel.contexts(y, x_t, torch.zeros(2), given)
         else:
-            next(kernel.states(x_t, times_of(name), torch.tensor(0.0), given, tm.Noise([0, 1]), tm.Decoding()))
+            times = times_of(name)
+            next(kernel.states(x_t, times, torch.tensor(times[0]), given, tm.Noise([0, 1]), tm.Decoding()))
         return said[0]
 
     with torch.no_grad():
@@ -156,7 +157,7 @@ def test_decoding_with_a_cache_is_the_full_pass(
     model, given, noise = causal_model(name, backbone), condition(batch), tm.Noise(range(batch))
     kernel, x_t = model.kernel, data_of(name, batch, seed=900)
     kernel.law = recording = Recording(kernel.law)
-    t = None if time(name, 1) is None else torch.tensor(0.0)
+    t = torch.tensor(times_of(name)[0]) if tm.VARIANTS[name].timed else None
     with torch.no_grad():
         states = list(kernel.states(x_t, times_of(name), t, given, noise, tm.Decoding(guidance=guidance)))
         y = torch.stack(states, dim=1) if t is None else states[0]
@@ -265,7 +266,7 @@ def test_guidance_that_comes_and_goes_finds_its_memory(name: str, backbone: Call
     for guidance in (always, late):
         model = causal_model(name, backbone)
         model.kernel.law = recording = Recording(model.kernel.law, oracle=targets(name, 2).flatten(1, -2))
-        t = None if time(name, 1) is None else torch.tensor(0.0)
+        t = torch.tensor(times_of(name)[0]) if tm.VARIANTS[name].timed else None
         with torch.no_grad():
             x_t = data_of(name, 2, seed=900)
             list(

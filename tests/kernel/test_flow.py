@@ -69,7 +69,7 @@ def test_the_density_of_s_is_the_one_asked_for() -> None:
 
 def test_other_channels_are_refused() -> None:
     flow = tm.Flow(GaussianHead(2, 1.0))
-    with pytest.raises(ValueError, match="draws 2 numbers a token, and the data has 3"):
+    with pytest.raises(ValueError, match="draws 2 numbers a token, and here tokens have 3"):
         flow.loss(torch.zeros(1, 1, 3), torch.zeros(1, 1, 2), None, tm.Noise([0]))
     with pytest.raises(ValueError, match="draws a token is a whole number"):
         tm.Flow(GaussianHead(2, 1.0), draws=0)

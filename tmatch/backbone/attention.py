@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from tmatch.backbone.cache import Memory
+from tmatch.layers import RMSNorm
 
 
 class Sight(NamedTuple):
@@ -44,8 +45,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias)
-        self.q_norm = nn.RMSNorm(width // heads) if qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(width // heads) if qk_norm else nn.Identity()
+        self.q_norm = RMSNorm(width // heads) if qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(width // heads) if qk_norm else nn.Identity()
         self.out = nn.Linear(width, width, bias)
 
     def forward(
@@ -94,8 +95,8 @@ class CrossAttention(nn.Module):
         self.heads = heads
         self.q = nn.Linear(width, width)
         self.kv = nn.Linear(width, 2 * width)
-        self.q_norm = nn.RMSNorm(width // heads) if qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(width // heads) if qk_norm else nn.Identity()
+        self.q_norm = RMSNorm(width // heads) if qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(width // heads) if qk_norm else nn.Identity()
         self.out = nn.Linear(width, width)
 
     def keys(self, condition: Tensor) -> tuple[Tensor, Tensor]:

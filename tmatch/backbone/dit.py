@@ -12,7 +12,16 @@ from tmatch.backbone.attention import EVERYTHING, CrossAttention, SelfAttention,
 from tmatch.backbone.cache import Memory, memories, require_room
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
-from tmatch.layers import PositionEmbedding, TimeModulation, grid_positions, initialise, modulate, require_time
+from tmatch.layers import (
+    PositionEmbedding,
+    TimeModulation,
+    gated,
+    grid_positions,
+    initialise,
+    modulate,
+    require_channels,
+    require_time,
+)
 from tmatch.tensors import State, Time
 
 
@@ -54,7 +63,8 @@ class Block(nn.Module):
 
     def prepare(self, modulation: Tensor, text: Condition | None) -> BlockContext:
         """What does not depend on the tokens, from the shared modulation (batch, 1, 6 width)."""
-        parts = (modulation + self.offsets).chunk(6, dim=-1)
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (modulation + self.offsets).chunk(6, dim=-1)
+        parts = (shift_1, 1 + scale_1, gate_1, shift_2, 1 + scale_2, gate_2)
         if self.cross is None or text is None:
             return BlockContext(parts, None, None)
         return BlockContext(parts, self.cross.keys(text.tokens), text.mask)
@@ -64,11 +74,11 @@ class Block(nn.Module):
     ) -> Tensor:
         """Tokens x (batch, tokens, width)."""
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = context.modulation
-        x = x + gate_1 * self.attention(modulate(self.attention_norm(x), shift_1, scale_1), sight, memory)
+        x = gated(x, gate_1, self.attention(modulate(self.attention_norm(x), shift_1, scale_1), sight, memory))
         if self.cross is not None and self.cross_norm is not None:
             assert context.text is not None and context.text_mask is not None, "the backbone checks that it is there"  # noqa: PT018
             x = x + self.cross(self.cross_norm(x), context.text, context.text_mask)
-        return x + gate_2 * self.mlp(modulate(self.mlp_norm(x), shift_2, scale_2))
+        return gated(x, gate_2, self.mlp(modulate(self.mlp_norm(x), shift_2, scale_2)))
 
 
 class DiT(nn.Module):
@@ -130,8 +140,7 @@ class DiT(nn.Module):
         the first `prefix` tokens see each other, the later ones what is before them. With a `cache`, which knows t and
         the condition, x are the tokens that follow those it has.
         """
-        if x.shape[-1] != self.channels:
-            raise ValueError(f"This backbone reads tokens of {self.channels} channels; got {x.shape[-1]}.")
+        require_channels(x, self.channels)
         grid = x.shape[1:-1]
         if positions is None:
             positions = grid_positions(grid, device=x.device)
@@ -164,4 +173,4 @@ class DiT(nn.Module):
         for_blocks, for_output = shared.tensor_split([6 * self.width], dim=-1)
         shift, scale = for_output.chunk(2, dim=-1)
         blocks = [cast("Block", block).prepare(for_blocks, text) for block in self.blocks]
-        return DiTContext(blocks, (shift, scale))
+        return DiTContext(blocks, (shift, 1 + scale))

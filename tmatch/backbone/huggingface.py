@@ -10,7 +10,7 @@ from tmatch.backbone.cache import require_room
 from tmatch.backbone.llama import require_causal
 from tmatch.backbone.text import in_line, places, read_condition
 from tmatch.condition import Condition
-from tmatch.layers import initialise
+from tmatch.layers import initialise, require_channels
 from tmatch.tensors import State, Time
 
 
@@ -70,8 +70,7 @@ class HuggingFaceBackbone(nn.Module):
     ) -> Tensor:
         """One vector a token, (batch, *grid, width); tokens follow each other in reading order, `positions` or not."""
         require_causal(t, prefix)
-        if x.shape[-1] != self.channels:
-            raise ValueError(f"This backbone reads tokens of {self.channels} channels; got {x.shape[-1]}.")
+        require_channels(x, self.channels)
         grid = x.shape[1:-1]
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype))
         if cache is not None:

@@ -11,7 +11,7 @@ from tmatch.backbone.attention import SelfAttention, Sight, angles, sight
 from tmatch.backbone.cache import Memory, memories, require_room
 from tmatch.backbone.text import in_line, places, read_condition
 from tmatch.condition import Condition
-from tmatch.layers import initialise
+from tmatch.layers import RMSNorm, initialise, require_channels
 from tmatch.tensors import State, Time
 
 
@@ -20,9 +20,9 @@ class LlamaBlock(nn.Module):
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(width, eps=1e-6)
+        self.attention_norm = RMSNorm(width)
         self.attention = SelfAttention(width, heads, bias=False)
-        self.mlp_norm = nn.RMSNorm(width, eps=1e-6)
+        self.mlp_norm = RMSNorm(width)
         self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
@@ -81,7 +81,7 @@ class Llama(nn.Module):
         hidden = -(-width // 3) * 8 if hidden is None else hidden  # a multiple of 8, which GPUs like
         blocks = [LlamaBlock(width, heads, hidden) for _ in range(depth)]
         self.blocks = nn.ModuleList(blocks)
-        self.out_norm = nn.RMSNorm(width, eps=1e-6)
+        self.out_norm = RMSNorm(width)
         # Every block starts as the identity.
         initialise(self, *(part for block in blocks for part in (block.attention.out, block.down)))
 
@@ -97,8 +97,7 @@ class Llama(nn.Module):
     ) -> Tensor:
         """One vector a token, (batch, *grid, width); tokens follow each other in reading order, `positions` or not."""
         require_causal(t, prefix)
-        if x.shape[-1] != self.channels:
-            raise ValueError(f"This backbone reads tokens of {self.channels} channels; got {x.shape[-1]}.")
+        require_channels(x, self.channels)
         grid = x.shape[1:-1]
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype))
         if cache is None:
@@ -142,7 +141,7 @@ class Llama(nn.Module):
             seen = sight(new, 0, start, tokens.device)
         else:
             seen = Sight(_unpadded(context.there[:, :end], start))
-        cosines, sines = (part[:, :, start:end] for part in context.rotation)
+        cosines, sines = (part.narrow(2, start, new) for part in context.rotation)
         remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
         for block, memory in zip(self.blocks, remembered, strict=True):
             tokens = block(tokens, seen, (cosines, sines), memory)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from tmatch.head.base import Clock, Head
-from tmatch.layers import TimeEmbedding, initialise, modulate, require_time
+from tmatch.layers import TimeEmbedding, gated, initialise, modulate, require_time
 from tmatch.tensors import Time, over
 
 
@@ -30,7 +30,7 @@ class HeadBlock(nn.Module):
 
     def forward(self, x: Tensor, modulation: Tensor) -> Tensor:
         shift, scale, gate = modulation.chunk(3, dim=-1)
-        return x + gate * self.mlp(modulate(self.norm(x), shift, scale))
+        return gated(x, gate, self.mlp(modulate(self.norm(x), shift, scale)))
 
 
 class FlowHead(Head):
@@ -83,8 +83,9 @@ class FlowHead(Head):
         if context.clock is not None and key in context.clock:
             return context.clock[key]
         time = silu(self.s_in(s) if context.time is None else self.s_in(s) + context.time)
-        shift, scale = self.out_modulation(time).chunk(2, dim=-1)
-        moment = (self.time_modulation(time), shift, scale)
+        shared, (shift, scale) = self.time_modulation(time), self.out_modulation(time).chunk(2, dim=-1)
+        shared.narrow(-1, shift.shape[-1], shift.shape[-1]).add_(1)  # to the scale, here and not in every block
+        moment = (shared, shift, 1 + scale)
         if context.clock is not None and key is not None:
             context.clock[key] = moment
         return moment

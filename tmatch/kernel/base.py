@@ -40,6 +40,11 @@ def intermediates(tokens: int, parts: int = 4) -> set[int]:
     return {round(tokens * k / parts) for k in range(1, parts)} - {0, tokens}
 
 
+def _require_temperature(temperature: float) -> None:
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"A temperature is a finite number from 0 up; got {temperature}.")
+
+
 @dataclass(frozen=True)
 class Unmasking:
     """How masked kernels fill a state: in how many iterations (None: a token each), in which order.
@@ -57,8 +62,7 @@ class Unmasking:
             whole("The number of mask iterations", self.iterations)
         if self.order not in get_args(Order):
             raise ValueError(f"Tokens are drawn in one of the orders {', '.join(get_args(Order))}; got {self.order!r}.")
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"A temperature is a finite number from 0 up; got {self.temperature}.")
+        _require_temperature(self.temperature)
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,7 @@ class Choice:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"A temperature is a finite number from 0 up; got {self.temperature}.")
+        _require_temperature(self.temperature)
         if self.top_k is not None:
             whole("The number of likeliest codes, top-k,", self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -38,10 +38,11 @@ class NextState(Parametrization):
         trained = times.grid(None)
         wanted = trained if steps is None else parsed(steps)
         count = wanted if isinstance(wanted, int) else len(wanted) - 1
+        asked = wanted if isinstance(wanted, int) else wanted.tolist()
         if count != len(trained) - 1 or not (isinstance(wanted, int) or torch.allclose(wanted, trained)):
             raise ValueError(
                 f"A model of the next state takes the {len(trained) - 1} steps it was trained with, "
-                f"t = {trained.tolist()}, and no others (asked for {count}); "
+                f"t = {trained.tolist()}, and no others (asked for {asked}); "
                 "use Difference to choose the number of steps when sampling."
             )
         return trained

@@ -23,6 +23,8 @@ _PAPER: dict[str, SamplingSettings] = {
     "ar-discrete": _OWN_STEPS,
     "mar-discrete": _MASKGIT,
 }
+_DRAWS = dict.fromkeys(("mar", "mar-fluid", "martm-2", "martm-3"), 4)
+"""Pairs of (s, noise) a token in training, where the head sees more than one: as MAR is published."""
 _LADDER = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "xl": (1152, 28, 16)}
 """Width, depth and heads: the sizes that DiT made common."""
 _HEADS = {"s": (512, 3), "b": (768, 3), "l": (1024, 6), "xl": (1024, 6)}
@@ -37,9 +39,8 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], ShardRecip
             parallel="shard", checkpoint_every=5000, validate_every=5000, preview_every=10_000, seed=1,
         )  # fmt: skip
         backbone = BackboneSettings(width=2048, depth=24, heads=16, checkpointing=True)
-        draws = 4 if variant in ("mar", "mar-fluid", "martm-2", "martm-3") else 1
         defaults: dict[str, Any] = {
-            "backbone": backbone, "head": HeadSettings(width=1024, depth=6, draws=draws),
+            "backbone": backbone, "head": HeadSettings(width=1024, depth=6, draws=_DRAWS.get(variant, 1)),
             "patch": (1, 1) if VARIANTS[variant].codes else (2, 2),
         }  # fmt: skip
         return ShardRecipe(
