@@ -11,12 +11,10 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for 
 
 torchrun --standalone --nproc-per-node="$GPUS" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
-asked=
-trap 'asked=INT; kill -INT "$run"' INT
-trap 'asked=TERM; kill -TERM "$run"' TERM
-wait "$run" && code=0 || code=$?
-if [ -n "$asked" ]; then
-  wait "$run" && code=0 || code=$? # the first one ended with the signal
-fi
-[ "$asked" != TERM ] || code=0 # torchrun says 1 after its processes have saved, and their own words if they could not
+trap 'kill -INT "$run"' INT
+trap 'pkill -TERM -P "$run"' TERM # its processes, which save and end with 0; told itself, torchrun would end with 1
+while :; do
+  wait "$run" && code=0 || code=$?
+  kill -0 "$run" 2>/dev/null || break # a signal ends the waiting, not the run
+done
 exit "$code"

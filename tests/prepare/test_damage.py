@@ -12,6 +12,7 @@ from sources import Encoders, contents, encoded, folder_of, picture, preparation
 from tiny import save_text_encoder
 
 from tmatch.prepare import Preparation, ShardSet
+from tmatch.prepare.shards import AutoencoderIdentity, TextIdentity
 from tmatch.pretrained import load_text_encoder
 
 GOOD: dict[str, bytes] = {
@@ -81,10 +82,13 @@ def test_damaged_and_foreign_shards_are_refused(tmp_path: Path, encoders: Encode
         with pytest.raises(ValueError, match="is damaged"):
             ShardSet(tmp_path / "out").read(0)
     file.write_bytes(whole)
-    shards.require(*(one.identity() for one in encoders))
+    autoencoder, text = AutoencoderIdentity(**encoders[0].identity()), TextIdentity(**encoders[1].identity())
+    shards.require(autoencoder, text.model_copy(update={"name": "moved", "longest": 3}))
     other = load_text_encoder(str(save_text_encoder(tmp_path / "other", seed=1)))
-    with pytest.raises(ValueError, match="were made with the text encoder"):
-        shards.require(text=other.identity())
+    with pytest.raises(ValueError, match=r"were made with the text encoder .*, with other weights;"):
+        shards.require(autoencoder, TextIdentity(**other.identity()))
+    with pytest.raises(ValueError, match=r"were made with the autoencoder .*, with another scale and another shift;"):
+        shards.require(autoencoder.model_copy(update={"scale": 5.0, "shift": 1.0}), text)
     with pytest.raises(ValueError, match="holds shards with another text"):
         preparation(source, tmp_path / "out", (encoders[0], other), "centre").run()
     (tmp_path / "out" / "manifest.json").write_text("{}")

@@ -89,6 +89,9 @@ def test_every_kind_of_source_gives_the_same_samples(tmp_path: Path, encoders: E
         preparation(str(tmp_path / name), tmp_path / f"out-{name}", encoders).run()
         shards[name] = {k: v for k, v in contents(tmp_path / f"out-{name}").items() if k.endswith(".safetensors")}
         assert shards[name] == shards["folder"]
+    table.map(lambda row: {"text": ["another"] * len(row["text"])}).to_parquet(tmp_path / "pictures.parquet")
+    with pytest.raises(ValueError, match="holds shards with another contents"):
+        preparation(str(tmp_path / "pictures.parquet"), tmp_path / "out-pictures.parquet", encoders).run()
 
 
 def test_what_is_read_back_is_what_the_encoders_say(tmp_path: Path, encoders: Encoders) -> None:

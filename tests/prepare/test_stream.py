@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tmatch as tm
+import tmatch.prepare.shards as module
 from tmatch.prepare import Crop, Manifest, Settings, ShardSet
 from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Samples, Shard, write
 from tmatch.prepare.stream import Order, Stream, StreamedStates
@@ -125,6 +126,25 @@ def test_captions_take_turns(tmp_path: Path) -> None:
             lengths.setdefault(row, []).append(len(caption))
             assert (caption == row).all()
     assert lengths == {0: [1, 1, 1, 1], 1: [1, 2, 1, 2], 2: [1, 1, 1, 1], 3: [1, 2, 1, 2]}
+
+
+def test_only_so_many_shards_are_open_and_each_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OPEN", 2)
+    shards = ShardSet(shard_set(tmp_path, {(2, 2): [3, 3, 3]}))
+    first = [shards.read(number).rows for number in (0, 1, 2)]
+    assert len(shards._open) == 2
+    checked = []
+    monkeypatch.setattr(module.hashlib, "file_digest", lambda *_: checked.append(1))
+    for number in (0, 1, 2):
+        assert torch.equal(shards.read(number).rows, first[number])
+    assert not checked
+
+
+def test_a_batch_is_made_of_few_tensors(tmp_path: Path) -> None:
+    """Each takes a file descriptor on its way from a worker, of which a process may have a thousand."""
+    batch = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [64]})), seed=0).batch(0, 64)
+    assert sum(isinstance(value, torch.Tensor) for value in vars(batch).values()) == 3
+    assert all(not isinstance(value, list) or isinstance(value[0], int) for value in vars(batch).values())
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -71,6 +71,16 @@ def test_a_caption_has_the_same_condition_in_any_company(tmp_path: Path) -> None
     assert encoder.null().tokens.shape == (1, 1, 8)
 
 
+def test_a_tokenizer_without_padding_is_taken_and_one_that_marks_no_text_is_not(tmp_path: Path) -> None:
+    folder = save_text_encoder(tmp_path)
+    settings, rules = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    settings.write_text(json.dumps({key: v for key, v in json.loads(settings.read_text()).items() if "pad" not in key}))
+    assert load_text_encoder(str(folder))(["a", "a red circle"]).mask.sum(1).tolist() == [2, 4]
+    rules.write_text(json.dumps({**json.loads(rules.read_text()), "post_processor": None}))
+    with pytest.raises(ValueError, match="reads nothing where a caption is empty"):
+        load_text_encoder(str(folder))
+
+
 def test_a_digest_is_of_the_weights(tmp_path: Path) -> None:
     one, other, same = (
         load_text_encoder(str(save_text_encoder(tmp_path / str(k), seed))) for k, seed in enumerate((0, 1, 0))

@@ -1,7 +1,12 @@
 """Training on shards."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +21,7 @@ from tmatch.pretrained import load_autoencoder
 from tmatch.recipes import load_model
 from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
 from tmatch.recipes.shards import ShardRecipe
-from tmatch.train import TrainConfig
+from tmatch.train import TrainConfig, checkpoint
 from tmatch.variants import VARIANTS
 
 
@@ -135,3 +140,35 @@ def test_stale_encoders_and_tokens_that_do_not_fit_are_refused(shards: Path, tmp
         recipe(shards).model_copy(update={"patch": (4, 4)}).run(tmp_path / "patch")
     with pytest.raises(ValueError, match="holds no finished shards"):
         recipe(tmp_path).run(tmp_path / "none")
+
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "--backbone.width", "16", "--backbone.depth", "1", "--backbone.heads", "2", "--train.batch", "4",
+    "--train.preview-every", "0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["alone", "by scripts/torchrun.sh"])
+def test_told_to_end_a_run_saves_and_ends_with_0(how: str, shards: Path, tmp_path: Path) -> None:
+    """A scheduler tells all processes of a run at once, those that read ahead among them; or the script alone."""
+    run = ["shards-fm", "--shards", str(shards / "shards"), "--out", str(tmp_path / "run"), "--workers", "2", *SMALL]
+    begin = [sys.executable, "-m", "tmatch", "train"] if how == "alone" else [str(ROOT / "scripts" / "torchrun.sh")]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "GPUS": "2", "OMP_NUM_THREADS": "1", "PATH": path}
+    process = subprocess.Popen([*begin, *run], env=environment, start_new_session=True, stderr=subprocess.PIPE)
+    losses = tmp_path / "run" / "losses.jsonl"
+    try:
+        for _ in range(3000):
+            if process.poll() is not None or (losses.exists() and len(losses.read_bytes().splitlines()) > 5):
+                break
+            time.sleep(0.1)
+        (os.killpg if how == "alone" else os.kill)(process.pid, signal.SIGTERM)
+        said = process.communicate(timeout=120)[1].decode()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said
+    newest = checkpoint.latest(tmp_path / "run")
+    assert newest is not None, said
+    assert newest.name == f"step-{json.loads(losses.read_text().splitlines()[-1])['step']:08d}", "to the last step"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from laws import SHAPE, awake, condition, small_dit
+from laws import SHAPE, awake, condition
 
 import tmatch as tm
 from tmatch.times import Moment
@@ -82,15 +82,16 @@ def test_validation_of_a_grid_is_at_its_own_times() -> None:
         tm.Continuous().near(0.9).grid(3)
 
 
-def test_gradient_checkpointing_keeps_the_gradients() -> None:
-    plain = awake(small_dit())
-    saving = tm.DiT(SHAPE[-1], 24, 2, 2, condition_width=8, checkpointing=True)
-    saving.load_state_dict(plain.state_dict())
+@pytest.mark.parametrize("kind", [tm.DiT, tm.Llama])
+def test_gradient_checkpointing_keeps_the_gradients(kind: type[tm.DiT | tm.Llama]) -> None:
+    plain, saving = (kind(SHAPE[-1], 24, 2, 2, condition_width=8, checkpointing=on) for on in (False, True))
+    saving.load_state_dict(awake(plain).state_dict())
+    t = torch.tensor([0.1, 0.5, 0.9]) if plain.timed else None
     grads, calls = [], []
     for backbone in (plain, saving):
         calls.append(0)
-        backbone.blocks[0].mlp.register_forward_hook(lambda *_: calls.append(calls.pop() + 1))
-        h = backbone(tm.Noise(range(3)).normal(*SHAPE), torch.tensor([0.1, 0.5, 0.9]), condition(3))
+        backbone.blocks[0].mlp_norm.register_forward_hook(lambda *_: calls.append(calls.pop() + 1))
+        h = backbone(tm.Noise(range(3)).normal(*SHAPE), t, condition(3), prefix=0)
         grads.append(torch.autograd.grad(h.square().sum(), list(backbone.parameters())))
     assert calls == [1, 2], "the block is computed again for its gradient"
     for a, b in zip(*grads, strict=True):

@@ -1,5 +1,6 @@
 """`tmatch plan`."""
 
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,11 @@ def planned(recipe: Recipe, hardware: Hardware, expected: Expected) -> Plan:
     if not isinstance(recipe, TrainedRecipe):
         raise ValueError("Only generators are planned, and this is the recipe of an autoencoder.")
     sizes, train, how = recipe.sizes(expected), recipe.train, recipe.sampling
+    tokens, channels = sizes.shape[0] * sizes.shape[1], sizes.shape[2]
+    print(
+        f"tmatch: {tokens} tokens of {channels} a picture, {sizes.text[0]} of {sizes.text[1]} a text: {sizes.origin}",
+        file=sys.stderr,
+    )
     with torch.device("meta"):
         model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
     whole("The number of GPUs", hardware.gpus)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
+from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import SelfAttention, Sight, angles, sight
 from tmatch.backbone.cache import Memory, memories, require_room
@@ -54,7 +55,8 @@ class LlamaContext:
 class Llama(nn.Module):
     """h = f(x): a Llama-like decoder over [text, tokens], with rotary positions along that line; it reads no time.
 
-    Padding of the text takes no place on the line, so that an image does not depend on the batch it is drawn in.
+    Padding of the text takes no place on the line, so that an image does not depend on the batch it is drawn in. With
+    `checkpointing`, training computes a block twice instead of keeping what is inside, as in the DiT.
 
     The paper's is Llama(16, width=2048, depth=34, heads=16, condition_width=4096).
     """
@@ -69,6 +71,7 @@ class Llama(nn.Module):
         heads: int,
         condition_width: int | None = None,
         hidden: int | None = None,
+        checkpointing: bool = False,
     ) -> None:
         super().__init__()
         if width % (2 * heads):
@@ -76,6 +79,7 @@ class Llama(nn.Module):
         self.channels = channels
         self.width = width
         self.heads = heads
+        self.checkpointing = checkpointing
         self.x_in = nn.Linear(channels, width)
         self.condition_in = None if condition_width is None else nn.Linear(condition_width, width)
         hidden = -(-width // 3) * 8 if hidden is None else hidden  # a multiple of 8, which GPUs like
@@ -144,7 +148,10 @@ class Llama(nn.Module):
         cosines, sines = (part.narrow(2, start, new) for part in context.rotation)
         remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
         for block, memory in zip(self.blocks, remembered, strict=True):
-            tokens = block(tokens, seen, (cosines, sines), memory)
+            if self.checkpointing and memory is None and torch.is_grad_enabled():
+                tokens = checkpoint(block, tokens, seen, (cosines, sines), use_reentrant=False)
+            else:
+                tokens = block(tokens, seen, (cosines, sines), memory)
         return self.out_norm(tokens)
 
 

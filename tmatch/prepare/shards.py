@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import ValidationError
@@ -19,6 +19,8 @@ from tmatch.train.config import Strict
 
 MANIFEST = "manifest.json"
 NULL = "null.safetensors"
+OPEN = 1024
+"""Shards that are open at a time at most: a system maps only so many files."""
 
 
 class Identity(Strict):
@@ -27,6 +29,15 @@ class Identity(Strict):
     name: str
     precision: Precision
     digest: str
+
+    def differs(self, other: Self) -> str:
+        """In what its answers are not those of another, in words; nothing where they are the same."""
+        shared = [name for name in type(self).model_fields if name not in ("name", "precision", "longest")]
+        return " and ".join(
+            "other weights" if name == "digest" else f"another {name}"
+            for name in shared
+            if getattr(self, name) != getattr(other, name)
+        )
 
 
 class AutoencoderIdentity(Identity):
@@ -177,6 +188,7 @@ class ShardSet:
         if self.manifest.samples != sum(shard.samples for shard in self.manifest.shards):
             raise ValueError(f"{file} does not add up to its samples; prepare the data again, which writes it anew.")
         self._open: dict[int, Samples] = {}
+        self._seen: set[int] = set()
 
     def __len__(self) -> int:
         return self.manifest.samples
@@ -185,44 +197,48 @@ class ShardSet:
         """The samples of a shard."""
         if number not in self._open:
             shard = self.manifest.shards[number]
-            samples = Samples(**_verified(self.folder / shard.file, shard.sha256))
+            samples = Samples(**_verified(self.folder / shard.file, None if number in self._seen else shard.sha256))
             if (len(samples), *samples.latents.shape[2:]) != (shard.samples, *shard.size):
                 raise ValueError(
                     f"{self.folder / MANIFEST} says another number or size of the samples in {shard.file} than there "
                     "are; prepare the data again, which writes it anew."
                 )
+            if len(self._open) >= OPEN:
+                del self._open[next(iter(self._open))]  # the first that was opened
             self._open[number] = samples
+            self._seen.add(number)
         return self._open[number]
 
     def null(self) -> Tensor:
         """The tokens of the empty caption."""
         return _verified(self.folder / NULL, self.manifest.null)["text"]
 
-    def require(self, autoencoder: dict[str, Any] | None = None, text: dict[str, Any] | None = None) -> None:
-        """Refuse shards of another encoder than these."""
+    def require(self, autoencoder: AutoencoderIdentity, text: TextIdentity) -> None:
+        """Refuse shards of other encoders than these."""
         settings = self.manifest.settings
-        pairs: dict[str, tuple[Identity, dict[str, Any] | None]] = {
-            "autoencoder": (settings.autoencoder, autoencoder),
-            "text encoder": (settings.text, text),
-        }
-        for kind, (own, given) in pairs.items():
-            if given is not None and own.digest != given["digest"]:
+        for kind, own, given, differs in (
+            ("autoencoder", settings.autoencoder, autoencoder, settings.autoencoder.differs(autoencoder)),
+            ("text encoder", settings.text, text, settings.text.differs(text)),
+        ):
+            if differs:
                 raise ValueError(
-                    f"The shards of {self.folder} were made with the {kind} {own.name}, and this is {given['name']}, "
-                    "with other weights; prepare the data with it, or take the one they were made with."
+                    f"The shards of {self.folder} were made with the {kind} {own.name}, and this is {given.name}, "
+                    f"with {differs}; prepare the data with it, or take the one they were made with."
                 )
 
 
-def _verified(path: Path, sha256: str) -> dict[str, Tensor]:
-    """A file of tensors that is just as it was written; what is not used of it stays on the disk."""
+def _verified(path: Path, sha256: str | None) -> dict[str, Tensor]:
+    """A file of tensors that is just as it was written, if it is to be checked; what is not used stays on the disk."""
     try:
         with path.open("rb") as file:
-            same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
+            same = sha256 is None or hashlib.file_digest(file, "sha256").hexdigest() == sha256
+        if same:
+            return load_file(path)
     except OSError as error:
         raise ValueError(f"The shard {path} cannot be read: {error.strerror}; prepare the data again.") from error
-    if not same:
-        raise ValueError(f"The shard {path} is damaged, or of another run; remove it and prepare the data again.")
-    return load_file(path)
+    except SafetensorError:  # it was whole before
+        pass
+    raise ValueError(f"The shard {path} is damaged, or of another run; remove it and prepare the data again.")
 
 
 def is_whole(path: Path) -> bool:

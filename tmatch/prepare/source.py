@@ -8,8 +8,9 @@ import os
 import stat
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ class TableSource(Source):
         if isinstance(table.features[image], Image):
             self.table = self.table.cast_column(image, Image(decode=False))
         self.columns = (image, text)
-        self.contents = _digest([image, text, len(table), table.split])
+        self.contents = _digest(chain([image, text, len(table), table.split], _captions(table, text)))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -229,6 +230,16 @@ def _table(name: str, **where: Any) -> Any:  # noqa: ANN401
         ) from error
 
 
+def _captions(table: Any, column: str) -> Iterator[list[Any]]:  # noqa: ANN401
+    """All captions of a table, many at a time, as far as they can be read; rows that cannot be are listed later."""
+    try:
+        for part in table.select_columns([column]).with_format("arrow").iter(10_000):
+            yield part.column(0).to_pylist()
+    except Exception as error:  # a damaged page of a table makes its library raise about anything
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+            raise
+
+
 def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
     """The members of a tar by name and suffix: where each begins and how long it is."""
     rows: dict[str, dict[str, tuple[int, int]]] = {}
@@ -277,8 +288,11 @@ def _file_bytes(file: Path, name: str) -> bytes:
     return content
 
 
-def _digest(parts: Sequence[Any]) -> str:
-    return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
+def _digest(parts: Iterable[Any]) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(f"{part!r}\n".encode())
+    return total.hexdigest()
 
 
 def _decoded(text: bytes) -> str:

@@ -1,5 +1,6 @@
 """Shards as an endless stream of batches, the same for any number of processes."""
 
+import signal
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,20 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one size; of several captions each has its turn, one an epoch."""
+    """Samples of one size; of several captions each has its turn, one an epoch.
+
+    It is made of few tensors, for each takes a file descriptor on its way from a worker.
+    """
 
     latents: Tensor  # (n, channels, height, width)
-    captions: list[Tensor]  # tokens (length, width) of a caption each
+    text: Tensor  # (tokens, width): those of all captions, one after the other
+    lengths: list[int]  # of the captions, in tokens
     rows: Tensor  # of the source
+
+    @property
+    def captions(self) -> tuple[Tensor, ...]:
+        """The tokens (length, width) of each caption."""
+        return self.text.split(self.lengths)
 
 
 class Order:
@@ -117,9 +127,9 @@ class Stream:
         for epoch, (shard, sample) in mine:
             samples = self.shards.read(shard)
             latents.append(samples.latents[sample])
-            captions.append(samples.caption(sample, epoch).clone())  # a view would take its whole shard along
+            captions.append(samples.caption(sample, epoch))
             rows.append(samples.rows[sample])
-        return Batch(torch.stack(latents), captions, torch.stack(rows))
+        return Batch(torch.stack(latents), torch.cat(captions), [len(one) for one in captions], torch.stack(rows))
 
 
 @dataclass(frozen=True)
@@ -162,10 +172,17 @@ class Parts(Dataset[Batch | ValueError]):
 
     def ahead(self, keys: Keys, workers: int = 0) -> Iterator[Batch]:
         """What the keys say, read ahead by so many workers."""
-        for batch in DataLoader(self, batch_size=None, sampler=keys, num_workers=workers):
+        loader = DataLoader(self, batch_size=None, sampler=keys, num_workers=workers, worker_init_fn=_undisturbed)
+        for batch in loader:
             if isinstance(batch, ValueError):
                 raise batch
             yield batch
+
+
+def _undisturbed(_: int) -> None:
+    """Have a worker read on when the whole run is told to end: the trainer needs it until it has saved."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class StreamedStates(Batches):

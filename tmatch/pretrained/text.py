@@ -80,6 +80,13 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
             f"There is no text encoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, or a "
             "folder with its config.json, tokenizer and safetensors."
         ) from error
+    if not tokenizer("").input_ids:
+        raise ValueError(
+            f"The text encoder {name} reads nothing where a caption is empty, which guidance needs; take one whose "
+            "tokenizer marks the beginning or the end of a text."
+        )
+    if tokenizer.pad_token is None:  # what fills a batch is masked, so any token will do
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
     most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
     most += [getattr(part, "max_position_embeddings", None) or longest for part in (config, network.config)]
     return PretrainedText(network, tokenizer, name, min(most), precision)

@@ -105,6 +105,7 @@ class Sizes:
     shape: Shape
     text: tuple[int, int]
     codes: int | None = None
+    origin: str = "the recipe's data"
 
 
 class TrainedRecipe(Strict, ABC):
@@ -132,8 +133,6 @@ class TrainedRecipe(Strict, ABC):
             raise ValueError(f"'{self.variant}' draws codes, each a token by itself: set patch to (1, 1).")
         if self.backbone.kind == "llama" and row.timed:
             raise ValueError(f"'{self.variant}' needs a backbone that reads the time: set backbone.kind to dit.")
-        if self.backbone.kind == "llama" and self.backbone.checkpointing:
-            raise ValueError("A Llama has no checkpointing: leave it out, or set backbone.kind to dit.")
         try:
             row.parametrization.grid(row.times, self.sampling.steps)
         except ValueError as error:
@@ -164,7 +163,7 @@ class TrainedRecipe(Strict, ABC):
     def _backbone(self, channels: int, condition_width: int, timed: bool) -> nn.Module:
         own = self.backbone
         if own.kind == "llama":
-            return Llama(channels, own.width, own.depth, own.heads, condition_width)
+            return Llama(channels, own.width, own.depth, own.heads, condition_width, checkpointing=own.checkpointing)
         return DiT(
             channels, own.width, own.depth, own.heads, condition_width, timed=timed, checkpointing=own.checkpointing
         )

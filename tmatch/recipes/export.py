@@ -75,7 +75,8 @@ def model_card(opened: Opened, title: str) -> str:
 
 
 def _card(opened: Opened, title: str) -> Iterator[str]:
-    recipe, about = opened.about.recipe, opened.about
+    about = _impersonal(opened)
+    recipe = about.recipe
     parameters = sum(p.numel() for p in opened.pipeline.trained().parameters())
     yield from ("---", "library_name: tmatch", "pipeline_tag: text-to-image", "tags: [transition-matching]", "---", "")
     yield from (f"# {title}", "")
@@ -87,15 +88,21 @@ def _card(opened: Opened, title: str) -> Iterator[str]:
     train, how = recipe.train, recipe.sampling
     yield f"Trained for up to {train.steps:,} steps of {train.batch:,} pictures at a learning rate of "
     yield f"{train.learning_rate:g}; averaged weights. Sampled by default with {how.steps or 'its own number of'} "
-    yield f"steps, {how.head_steps} of the head in each, and guidance {how.guidance:g}."
+    yield f"steps{_head_steps(opened)}, and guidance {how.guidance:g}."
     if isinstance(about, AboutShards):
-        yield from ("", f"Pictures: `{about.autoencoder.name}`. Text: `{about.text.name}`.")
+        yield from ("", f"Encoder of pictures: `{about.autoencoder.name}`. Of text: `{about.text.name}`.")
     result = _result(opened.folder)
     if "captions_satisfied" in result:
         (low, high), share = result["interval_95"], result["captions_satisfied"]
         yield from ("", f"Captions satisfied, of {result['prompts']:,} held-out ones: {share:.3f}")
         yield f"(95% interval {low:.3f} to {high:.3f})."
     yield from ("", "What it was trained on, under which licence, and what it should not be used for: to be said here.")
+
+
+def _head_steps(opened: Opened) -> str:
+    """How many of the head, where there is one."""
+    head = opened.pipeline.model.kernel.head
+    return "" if head is None else f", {opened.about.recipe.sampling.head_steps} of the head in each"
 
 
 def _result(folder: Path) -> dict[str, Any]:

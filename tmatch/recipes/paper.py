@@ -70,7 +70,7 @@ def _rung(variant: str, size: str) -> Callable[[], ShardRecipe]:
     return recipe
 
 
-_LLAMA = BackboneSettings(kind="llama", width=2048, depth=34, heads=16)
+_LLAMA = BackboneSettings(kind="llama", width=2048, depth=34, heads=16, checkpointing=True)
 PAPER_RECIPES: dict[str, Callable[[], ShardRecipe]] = {
     **{f"paper-{name}": _paper(name, f"The paper's 1.7B DiT on shards: '{name}'.") for name in _PAPER},
     "paper-fhtm-3-llama": _paper("fhtm-3", "The paper's 1.7B Llama on shards: 'fhtm-3'.", backbone=_LLAMA),

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import Field, PositiveInt
@@ -15,7 +15,7 @@ from tmatch.data import Codec, InMemory
 from tmatch.data.pictures import grid
 from tmatch.model import Model
 from tmatch.patch import Patchify
-from tmatch.prepare.shards import AutoencoderIdentity, Identity, ShardSet, TextIdentity
+from tmatch.prepare.shards import MANIFEST, AutoencoderIdentity, Identity, ShardSet, TextIdentity
 from tmatch.prepare.stream import StreamedStates
 from tmatch.pretrained import load_autoencoder, load_text_encoder
 from tmatch.recipes.base import Expected, Sizes, TrainedRecipe
@@ -27,6 +27,7 @@ from tmatch.train.processes import place_of_process
 from tmatch.variants import variant
 
 PREVIEWS = 16
+AnyIdentity = TypeVar("AnyIdentity", bound=Identity)
 
 AUTOENCODER, TEXT = "autoencoder", "text_encoder"
 """Where encoders that come with a model are, in its folder."""
@@ -74,16 +75,17 @@ class ShardRecipe(TrainedRecipe):
         return result
 
     def sizes(self, expected: Expected) -> Sizes:
-        if self.shards.exists():
-            about = self.about(ShardSet(self.shards), None)
-            return Sizes(about.shape, (about.text.longest, about.text.width), about.autoencoder.codes)
+        if (self.shards / MANIFEST).is_file():
+            about, origin = self.about(ShardSet(self.shards), None), f"the shards in {self.shards}"
+            return Sizes(about.shape, (about.text.longest, about.text.width), about.autoencoder.codes, origin)
         codes = variant(self.variant).codes
         factor, channels = (expected.code_factor, 1) if codes else (expected.factor, expected.channels)
         if any(expected.size % (factor * side) for side in self.patch):
             raise ValueError(f"Pictures of {expected.size} do not divide into tokens: give another --expected.size.")
         rows, columns = (expected.size // factor // side for side in self.patch)
         shape = (rows, columns, channels * self.patch[0] * self.patch[1])
-        return Sizes(shape, (expected.text_length, expected.text_width), expected.codes if codes else None)
+        text, origin = (expected.text_length, expected.text_width), "what is --expected, for there are no shards yet"
+        return Sizes(shape, text, expected.codes if codes else None, origin)
 
     def _require_same_encoders(self, about: "AboutShards", out: Path) -> None:
         """Refuse to start from a model that reads other latents or other texts."""
@@ -92,10 +94,10 @@ class ShardRecipe(TrainedRecipe):
         from tmatch.recipes.models import read_model  # which knows every recipe, this one among them
 
         other = read_model(self.start.model)[1]
-        if not isinstance(other, AboutShards) or any(
-            then.digest != now.digest
-            for then, now in ((other.autoencoder, about.autoencoder), (other.text, about.text))
-        ):
+        same = isinstance(other, AboutShards) and not (
+            other.autoencoder.differs(about.autoencoder) or other.text.differs(about.text)
+        )
+        if not same:
             raise ValueError(
                 f"{self.start.model} was trained with other encoders than those of {self.shards}: prepare the pictures "
                 "with its own, or train anew."
@@ -105,7 +107,7 @@ class ShardRecipe(TrainedRecipe):
         """What the model is: its states have the most common size."""
         settings = training.manifest.settings
         if validation is not None:
-            validation.require(settings.autoencoder.model_dump(), settings.text.model_dump())
+            validation.require(settings.autoencoder, settings.text)
         sizes: Counter[tuple[int, int]] = Counter()
         for shard in training.manifest.shards:
             sizes[shard.size] += shard.samples
@@ -149,13 +151,13 @@ class AboutShards(Strict):
         """Latents to pictures; by the autoencoder in the model's folder, if there is one."""
         name = _bundled(folder, AUTOENCODER) or self.autoencoder.name
         autoencoder = load_autoencoder(name, self.autoencoder.precision)
-        _require_same(self.autoencoder, autoencoder.identity())
+        _require_same(self.autoencoder, AutoencoderIdentity(**autoencoder.identity()))
         return Codec(Patchify(self.recipe.patch), autoencoder)
 
     def pipeline(self, folder: Path) -> TextToImage:
         """The networks of a run, with other weights."""
         encoder = load_text_encoder(_bundled(folder, TEXT) or self.text.name, self.text.longest, self.text.precision)
-        _require_same(self.text, encoder.identity())
+        _require_same(self.text, TextIdentity(**encoder.identity()))
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             model = self.recipe.network(self.shape, encoder.width, self.autoencoder.codes)
         return TextToImage(model, encoder, self.codec(folder), self.shape)
@@ -166,10 +168,10 @@ def _bundled(folder: Path | None, part: str) -> str | None:
     return str(folder / part) if folder is not None and (folder / part).is_dir() else None
 
 
-def _require_same(then: Identity, now: dict[str, Any]) -> None:
-    if then.digest != now["digest"]:
+def _require_same(then: AnyIdentity, now: AnyIdentity) -> None:
+    if differs := then.differs(now):
         raise ValueError(
-            f"{then.name} has other weights than the model was trained with; give it those, or train anew."
+            f"{then.name} has {differs} than the model was trained with; give it what it had, or train anew."
         )
 
 

@@ -41,7 +41,7 @@ class StartSettings(Strict):
             return
         taken, kept = [], out / "taken.json"
         if checkpoint.latest(out) is not None:
-            taken = json.loads(kept.read_text())
+            taken = _kept(kept)
         else:
             taken = self._take(task, self.model)
             if first:
@@ -64,6 +64,17 @@ class StartSettings(Strict):
 
         _, about, weights = read_model(name)
         return take(task, getattr(about, "vocabulary", ()), weights, name)
+
+
+def _kept(file: Path) -> list[str]:
+    """The names of what a run took when it began."""
+    try:
+        names = json.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(f"{file.parent} holds a run that did not start from a model; give a new folder.") from error
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged, and so what is frozen is not known; give a new folder.") from error
+    return [str(name) for name in names]
 
 
 def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: str) -> list[str]:

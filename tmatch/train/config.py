@@ -43,8 +43,12 @@ class TrainConfig(Strict):
 
     FREE: ClassVar[tuple[str, ...]] = (
         "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel", "accumulate",
+        "shards", "validation", "validation_images", "sampling",
     )  # fmt: skip
-    """What the weights do not depend on, but for rounding: a run goes on with other values of these."""
+    """What the weights do not depend on, but for rounding: a run goes on with other values of these.
+
+    Shards may lie elsewhere: they are known by their contents.
+    """
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

@@ -201,7 +201,8 @@ class Trainer:
         steps_then = then.get("train.steps", then.get("steps"))
         if all(self.config.rate(k, steps_then) == self.config.rate(k) for k in range(step)):
             free.add("steps")  # the run may become longer or shorter while the steps it took stay the same
-        changed = [key for key in now if key.removeprefix("train.") not in free and then.get(key, now[key]) != now[key]]
+        bound = [key for key in now if not free & {key.removeprefix("train."), key.partition(".")[0]}]
+        changed = [key for key in bound if then.get(key, now[key]) != now[key]]
         if changed in (["steps"], ["train.steps"]):
             raise ValueError(
                 f"{self.out} holds a run with another {changed[0]}, {steps_then}, and its learning rate has begun to "
