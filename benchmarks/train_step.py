@@ -79,6 +79,7 @@ def measure(recipe: GeneratorRecipe, repeats: int) -> dict[str, float]:
     rate = counter.get_total_flops() / total
     return {
         "seconds_a_step": round(total, 4),
+        "seconds_of_all_steps": round(total * recipe.train.steps),
         "images_a_second": round(recipe.train.batch / total, 1),
         "beyond_the_networks": round(1 - 1 / ratio, 4),
         "gflops_a_step": round(counter.get_total_flops() / 1e9, 2),

@@ -125,9 +125,29 @@ def benchmark(name: str) -> Any:  # noqa: ANN401
     return module
 
 
-def test_the_family_is_what_was_measured() -> None:
-    result = json.loads((ROOT / "docs" / "results" / "family.json").read_text())
-    assert (ROOT / "docs" / "family.md").read_text() == benchmark("family").report(result)
+def test_the_readme_quotes_the_step_against_pixarts() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "train_dit.json").read_text())
+    eager, compiled = measured["eager"], measured["compiled"]
+    shown = (eager["ratio"], compiled["ratio"], eager["ratio_of_the_floor"])
+    assert f"| {'; '.join(f'{ratio:.2f}' for ratio in shown)} |" in README
+
+
+@pytest.mark.parametrize("name", ["family", "family_full"])
+def test_the_family_is_what_was_measured(name: str) -> None:
+    result = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())
+    assert (ROOT / "docs" / f"{name}.md").read_text() == benchmark("family").report(result)
+
+
+def test_the_readme_quotes_the_family() -> None:
+    short, long = (
+        {row["model"]: row for row in json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())["rows"]}
+        for name in ("family", "family_full")
+    )
+    ends = [(row["captions_satisfied"], *row["interval_95"]) for row in (long["shapes-artm-3"], long["shapes-ar"])]
+    assert f"| {'; '.join(f'{share:.3f} ({low:.3f} to {high:.3f})' for share, low, high in ends)} |" in README
+    kinds = (["shapes-artm-3", "shapes-fhtm-3"], ["shapes-artm-3-dependent", "shapes-fhtm-3-dependent"])
+    shares = "; ".join(", ".join(f"{short[name]['captions_satisfied']:.3f}" for name in names) for names in kinds)
+    assert f"| {shares} |" in README
 
 
 def test_the_learning_tables_are_what_was_measured() -> None:

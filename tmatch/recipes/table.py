@@ -35,7 +35,7 @@ def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[
     return recipe
 
 
-_OWN_STEPS: dict[str, Any] = {"sampling": SamplingSettings(steps=None)}
+_OWN_STEPS: dict[str, Any] = {"sampling": SamplingSettings(steps=None, guidance=3.0)}
 _CODES: dict[str, Any] = {**_OWN_STEPS, "autoencoder": "shapes-codes", "patch": (1, 1)}
 _MASKGIT: dict[str, Any] = {**_CODES, "sampling": SamplingSettings(steps=None, order="confidence")}
 _LLAMA: dict[str, Any] = {**_OWN_STEPS, "backbone": BackboneSettings(kind="llama", depth=5)}
