@@ -27,6 +27,7 @@ from tmatch.recipes.settings import shapes_split
 from tmatch.sample import TextToImage
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FIRST = 2.0  # the guidance at which steps are chosen
 HEAD_STEPS = (4, 16)
 STEPS = (16, 64)  # of variants that take any number
 FAMILY = [
@@ -54,7 +55,7 @@ def chosen(recipe: GeneratorRecipe[Any], pipeline: TextToImage, validation: int)
     def satisfied(settings: SamplingSettings) -> float:
         return captions_satisfied(pipeline, shapes_split(validation, "validation"), **settings.arguments()).share
 
-    own = recipe.sampling
+    own = recipe.sampling.model_copy(update={"guidance": FIRST})
     if own.steps is not None:
         own = max((own.model_copy(update={"steps": steps}) for steps in STEPS), key=satisfied)
     if pipeline.model.kernel.head is not None:
@@ -95,13 +96,13 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
 
 def report(result: dict[str, Any]) -> str:
     """The table, as docs/family.md."""
-    rows = result["rows"]
+    rows, share = result["rows"], "all" if result["share"] == 1 else f"{result['share']:g}"
     lines = [
         "# The family on `shapes`",
         "",
         "Written by `python benchmarks/family.py`; do not edit.",
         "",
-        f"Each trained for {result['share']:g} of its recipe's steps, which stand for equal seconds of one core;",
+        f"Each trained for {share} of its recipe's steps, which stand for equal seconds of one core;",
         f"{rows[0]['prompts']:,} captions of held-out scenes, 95% intervals; steps where any number will do, head",
         "steps and guidance w chosen on a validation split.",
         "",
@@ -144,14 +145,14 @@ def main() -> None:
     rows: list[Row] = [  # those of the same training and measure
         row
         for row in result.get("rows", [])
-        if (row["train_steps"], row["prompts"], row["chosen_from"])
+        if (row["train_steps"], row["prompts"], row.get("chosen_from"))
         == (steps[row["model"]], args.prompts, choices(args.validation))
     ]
     wanted = [name for name in args.only if name not in {row["model"] for row in rows}]
+    runs = args.runs / f"{args.share:g}"
     with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
         measured = [
-            pool.submit(trained_and_measured, name, args.share, args.runs, args.prompts, args.validation)
-            for name in wanted
+            pool.submit(trained_and_measured, name, args.share, runs, args.prompts, args.validation) for name in wanted
         ]
         for ready in as_completed(measured):
             rows.append(row := ready.result())

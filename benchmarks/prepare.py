@@ -22,6 +22,7 @@ import torch
 
 from tmatch.data import ShapePictures
 from tmatch.data.pictures import to_image
+from tmatch.prepare.shards import ShardSet
 
 
 def build_encoders(folder: Path) -> tuple[str, str]:
@@ -109,7 +110,8 @@ def main() -> None:
                 rng.uniform(0.1, 0.6) * alone if killed < args.kills else None,
             )
             killed += not ended
-        shards = [path.stat().st_size for path in (folder / "alone").glob("*.safetensors")]
+        made = ShardSet(folder / "alone").manifest.shards
+        shards = [(folder / "alone" / shard.file).stat().st_size for shard in made]
         result = {
             "pictures": args.pictures,
             "killed": killed,

@@ -2,7 +2,8 @@
 # Train on several machines:  sbatch scripts/slurm.sh RECIPE --shards DIR --out DIR [settings]
 #
 # DIR is on a disk that all machines see. Ten minutes before the time is over the run is told to end: it saves, and is
-# put back into the queue, where the same command goes on. `scancel` ends it for good, after it has saved. Add your
+# put back into the queue, where the same command goes on. `scancel` ends it for good, saved if
+# that takes no longer than the cluster waits (KillWait). Add your
 # account and partition. On machines without GPUs, say how many processes: PROCESSES=2 sbatch --gpus-per-node=0 ...
 #SBATCH --job-name=tmatch
 #SBATCH --nodes=8
@@ -25,7 +26,7 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
   -m tmatch train "$@" &
 run=$!
 again=
-end='scancel --signal=TERM "$SLURM_JOB_ID.0"' # the processes; srun itself, told to end, would kill them before they saved
+end='scancel --signal=TERM "$SLURM_JOB_ID.0" || true' # the processes; srun itself, told to end, would kill them before they saved
 trap "again=yes; $end" USR1                  # the time is nearly over
 trap "$end" TERM                             # cancelled, or pushed out by another job
 while :; do

@@ -98,7 +98,10 @@ class RMSNorm(nn.RMSNorm):
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__(width, eps)
-        self.least = nn.Buffer(torch.tensor(eps), persistent=False)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.least = nn.Buffer(torch.tensor(self.eps, device=self.weight.device), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cpu or x.dtype != torch.float32:

@@ -39,7 +39,8 @@ def learnt(name: str, data, steps: int = 500, batch: int = 256, rate: float = 8e
     torch.manual_seed(0)
     row = ROWS[name]
     backbone = tm.DiT(32 if row.embeds else 1, width=32, depth=1, heads=2, timed=row.timed)
-    model = row.build(backbone, 1, tm.HeadConfig(32, 2, codes=CODES if row.codes else None, draws=2))
+    head = tm.HeadConfig(codes=CODES) if row.codes else tm.HeadConfig(32, 2, draws=2)
+    model = row.build(backbone, 1, head)
     if name == "mar":  # of four tokens at least 0.7 hidden is at most one known, and sampling asks for up to three
         model.kernel.ratio = tm.TruncatedGaussianRatio(std=0.5, low=0.1)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)

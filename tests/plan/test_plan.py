@@ -71,8 +71,8 @@ def test_what_fits_has_room_for_its_images(small: Plan) -> None:
 
 def test_a_backbone_without_checkpointing_says_so() -> None:
     with torch.device("meta"):
-        causal = tm.build("fhtm-2", tm.Llama(16, 64, 1, 4, 8), 16, tm.HeadConfig(64, 1))
-    found = plan(causal, (2, 2, 16), 8, "RTX 4090", 1, 10, text=TEXT, draw=Draw(head_steps=1))
+        model = tm.build("dtm", tm.MLP((2, 2), 16), 16, tm.HeadConfig(64, 1))
+    found = plan(model, (2, 2, 16), 8, "RTX 4090", 1, 10, draw=Draw(steps=2, head_steps=1, guided=False))
     assert found.activations[1] is None
     assert list(found.memory) == ["DDP", "FSDP2"]
     assert "This backbone has no checkpointing." in render(found)

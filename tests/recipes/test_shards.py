@@ -163,7 +163,8 @@ def test_told_to_end_a_run_saves_and_ends_with_0(how: str, shards: Path, tmp_pat
             if process.poll() is not None or (losses.exists() and len(losses.read_bytes().splitlines()) > 5):
                 break
             time.sleep(0.1)
-        (os.killpg if how == "alone" else os.kill)(process.pid, signal.SIGTERM)
+        if process.poll() is None:
+            (os.killpg if how == "alone" else os.kill)(process.pid, signal.SIGTERM)
         said = process.communicate(timeout=120)[1].decode()
     finally:
         if process.poll() is None:
@@ -172,3 +173,22 @@ def test_told_to_end_a_run_saves_and_ends_with_0(how: str, shards: Path, tmp_pat
     newest = checkpoint.latest(tmp_path / "run")
     assert newest is not None, said
     assert newest.name == f"step-{json.loads(losses.read_text().splitlines()[-1])['step']:08d}", "to the last step"
+
+
+@pytest.mark.parametrize("how", ["to its end", "until it fails"])
+def test_a_run_with_workers_ends(how: str, shards: Path, tmp_path: Path) -> None:
+    """Sharded, where the reader outlives the run, or by an error: the workers must not be waited for for ever."""
+    run = ["shards-fm", "--shards", str(shards / "shards"), "--out", str(tmp_path / "run"), "--workers", "1", *SMALL]
+    fail = "GeneratorTask.loss = lambda *_: 1 / 0" if how == "until it fails" else ""
+    program = f"""
+import sys
+from tmatch.train import GeneratorTask
+from tmatch.app.cli import main
+{fail}
+main(["train", *{run!r}, "--train.steps", "3", "--train.parallel", "shard"])
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | {
+        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0",
+    }  # fmt: skip
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=300)
+    assert (ended.returncode == 0) == (how == "to its end"), ended.stderr.decode()

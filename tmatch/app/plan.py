@@ -7,7 +7,7 @@ import torch
 
 from tmatch.plan import Draw, Plan, Precision, Utilisation, plan
 from tmatch.recipes import Recipe
-from tmatch.recipes.base import Expected, TrainedRecipe
+from tmatch.recipes.base import Expected, Sizes, TrainedRecipe
 from tmatch.tensors import whole
 
 
@@ -25,16 +25,19 @@ class Hardware:
     """share of the peak that is reached"""
 
 
+def _say(sizes: Sizes) -> None:
+    """Tell whose sizes are planned with, beside the plan itself."""
+    tokens, channels = sizes.shape[0] * sizes.shape[1], sizes.shape[2]
+    text = f"{sizes.text[0]} of {sizes.text[1]} a text"
+    print(f"tmatch: {tokens} tokens of {channels} a picture, {text}: {sizes.origin}", file=sys.stderr)
+
+
 def planned(recipe: Recipe, hardware: Hardware, expected: Expected) -> Plan:
     """The plan of a recipe."""
     if not isinstance(recipe, TrainedRecipe):
         raise ValueError("Only generators are planned, and this is the recipe of an autoencoder.")
     sizes, train, how = recipe.sizes(expected), recipe.train, recipe.sampling
-    tokens, channels = sizes.shape[0] * sizes.shape[1], sizes.shape[2]
-    print(
-        f"tmatch: {tokens} tokens of {channels} a picture, {sizes.text[0]} of {sizes.text[1]} a text: {sizes.origin}",
-        file=sys.stderr,
-    )
+    _say(sizes)
     with torch.device("meta"):
         model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
     whole("The number of GPUs", hardware.gpus)

@@ -1,6 +1,8 @@
 """Shards as an endless stream of batches, the same for any number of processes."""
 
+import os
 import signal
+import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -180,9 +182,17 @@ class Parts(Dataset[Batch | ValueError]):
 
 
 def _undisturbed(_: int) -> None:
-    """Have a worker read on when the whole run is told to end: the trainer needs it until it has saved."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    """Have a worker read on when the whole run is told to end: the trainer needs it until it has saved, and ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # else there is no telling who sent a signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_until_the_trainer_ends_it, daemon=True).start()
+
+
+def _until_the_trainer_ends_it() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 class StreamedStates(Batches):

@@ -85,8 +85,9 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
             f"The text encoder {name} reads nothing where a caption is empty, which guidance needs; take one whose "
             "tokenizer marks the beginning or the end of a text."
         )
-    if tokenizer.pad_token is None:  # what fills a batch is masked, so any token will do
-        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
+    if tokenizer.pad_token is None:  # what fills a batch is masked, so any mark will do
+        marks = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.cls_token, tokenizer.unk_token)
+        tokenizer.pad_token = next((mark for mark in marks if mark), tokenizer.convert_ids_to_tokens(0))
     most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
     most += [getattr(part, "max_position_embeddings", None) or longest for part in (config, network.config)]
     return PretrainedText(network, tokenizer, name, min(most), precision)

@@ -91,7 +91,7 @@ class Shards(Replicas):
             if hasattr(unit, "prepare"):  # called besides its forward
                 register_fsdp_forward_method(unit, "prepare")
         fully_shard(networks, mesh=self.mesh, mp_policy=self.policy)
-        # What our networks return is never changed in place.
+        # What our units return is never changed in place.
         warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view tensor")
 
     @contextmanager

@@ -1,0 +1,49 @@
+"""A source by its name: a folder, files, or a data set of the hub."""
+
+from pathlib import Path
+from typing import Any
+
+from tmatch.prepare.source import FolderSource, Source, TableSource, TarSource
+from tmatch.pretrained.identity import extra, first_line
+
+
+def open_source(name: str, image: str = "image", text: str = "text", split: str = "train") -> Source:
+    """A folder with a metadata.jsonl, tars, parquet files, a saved data set, or one on the hub.
+
+    A folder of tars or parquet files stands for all of them.
+    """
+    path = Path(name)
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    if (path / "metadata.jsonl").is_file():
+        return FolderSource(path)
+    for suffix in (".tar", ".parquet"):
+        chosen = [file for file in files if file.suffix == suffix]
+        if chosen and suffix == ".tar":
+            return TarSource(name, chosen, text)
+        if chosen:
+            table = _table(name, split="train", path="parquet", data_files=[str(file) for file in chosen])
+            return TableSource(name, table, image, text)
+    if (path / "dataset_dict.json").is_file():
+        parts = ", ".join(file.name for file in files if file.is_dir())
+        raise ValueError(f"{name} holds several data sets: give one of its folders, {parts}.")
+    if (path / "dataset_info.json").is_file():
+        return TableSource(name, _table(name), image, text)
+    if path.exists():
+        raise ValueError(f"{name} holds no pictures: no metadata.jsonl, no tars, no parquet files, no saved data set.")
+    if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
+        raise ValueError(f"There is no folder or file {name}; is it spelt right? A data set of the hub is owner/name.")
+    return TableSource(name, _table(name, path=name, split=split), image, text)
+
+
+def _table(name: str, **where: Any) -> Any:  # noqa: ANN401
+    """A data set, saved in a folder or from `where` it is to be had, by the `datasets` library."""
+    with extra(f"The data set {name}"):
+        from datasets import load_dataset, load_from_disk
+    try:
+        return load_dataset(**where) if where else load_from_disk(name)
+    except Exception as error:
+        cause = error.__cause__
+        reason = first_line(cause if isinstance(cause, Exception) else error)
+        raise ValueError(
+            f"The data set {name} cannot be read ({reason}); mend it, or is the name spelt right?"
+        ) from error
