@@ -107,7 +107,7 @@ def main() -> None:
         while not ended:
             ended, _, _ = run(
                 command(folder / "all", folder / "killed", encoders),
-                rng.uniform(0.1, 0.6) * alone if killed < args.kills else None,
+                rng.uniform(0.15, 0.35) * alone if killed < args.kills else None,
             )
             killed += not ended
         made = ShardSet(folder / "alone").manifest.shards

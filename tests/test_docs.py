@@ -125,6 +125,13 @@ def benchmark(name: str) -> Any:  # noqa: ANN401
     return module
 
 
+def test_the_readme_quotes_the_preparation() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "prepare.json").read_text())
+    assert measured["same_bytes"]
+    shown = f"yes, {measured['killed']} kills; {measured['peak_mb']} and {measured['peak_mb_of_a_tenth']} MB"
+    assert f"| {shown} |" in README
+
+
 def test_the_readme_quotes_the_step_against_pixarts() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "train_dit.json").read_text())
     eager, compiled = measured["eager"], measured["compiled"]
