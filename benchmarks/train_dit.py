@@ -1,21 +1,24 @@
 """The training step of our DiT against that of diffusers' PixArt, of the same sizes.
 
-    python benchmarks/train_dit.py [--width 384] [--depth 6] [--eager] [--out docs/results/train_dit.json]
+    python benchmarks/train_dit.py [--sizes 384x6x77 384x6x300 768x3x77] [--eager] [--out docs/results/train_dit.json]
 
-Forward, squared error, backward and fused AdamW, in turns with each other and with a large float32 matrix product;
-eager against eager and compiled against compiled. Both read 256 tokens of 2 x 2 x 4 numbers, the time, and a caption
-with a mask. Medians of ratios of neighbours. The same turns time the step's matrix products and attention alone, which
-is what a DiT of these sizes would take if all its other work cost nothing: `ratio_of_the_floor` bounds `ratio`.
+A size is width x depth x length of the text. Forward, squared error, backward and fused AdamW, in turns with each other
+and with a large float32 matrix product; eager against eager and compiled against compiled. Both read 256 tokens of
+2 x 2 x 4 numbers, the time, and captions of 20 and a few tokens that are padded to that length and masked. Medians of
+ratios of neighbours. `ratio_unpadded` is that of our step on captions as our trainer hands them over, padded to the
+longest of the batch. The same turns time the step's matrix products and attention alone, which is what a DiT of these
+sizes would take if all its other work cost nothing: `ratio_of_the_floor` bounds `ratio`.
 """
 
 import argparse
+import copy
 import json
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from diffusers import PixArtTransformer2DModel
@@ -26,9 +29,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import tmatch as tm
 from tmatch.patch import Patchify
 
-SIDE, LATENT, CHANNELS, TEXT = 1024, 32, 4, (77, 768)
-"""Of the matrices; of a latent, and its channels; length and width of a caption."""
+SIDE, LATENT, CHANNELS, TEXT = 1024, 32, 4, 768
+"""Of the matrices; of a latent, and its channels; width of a caption."""
 TOKENS = (LATENT // 2) ** 2
+SIZES = ("384x6x77", "384x6x300", "768x3x77", "1024x2x77")
 Action = Callable[[], object]
 
 
@@ -36,14 +40,23 @@ Action = Callable[[], object]
 class Size:
     """What both networks share."""
 
-    width: int = 384
-    depth: int = 6
-    heads: int = 6
+    width: int
+    depth: int
+    text: int
     batch: int = 4
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """The size of a name such as 384x6x77."""
+        return cls(*map(int, name.split("x")))
+
+    @property
+    def heads(self) -> int:
+        return self.width // 64
 
     def mask(self) -> Tensor:
         """Of captions that differ in length."""
-        return torch.arange(TEXT[0]) < torch.arange(20, 20 + self.batch)[:, None]
+        return torch.arange(self.text) < torch.arange(20, 20 + self.batch)[:, None]
 
 
 class Ours(nn.Module):
@@ -52,7 +65,7 @@ class Ours(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.patch = Patchify((2, 2))
-        backbone = tm.DiT(4 * CHANNELS, size.width, size.depth, size.heads, condition_width=TEXT[1])
+        backbone = tm.DiT(4 * CHANNELS, size.width, size.depth, size.heads, condition_width=TEXT)
         self.kernel = tm.build("fm", backbone, 4 * CHANNELS).kernel
 
     def forward(self, x: Tensor, t: Tensor, text: Tensor, mask: Tensor) -> Tensor:
@@ -68,7 +81,7 @@ class PixArt(nn.Module):
         self.network = PixArtTransformer2DModel(
             num_attention_heads=size.heads, attention_head_dim=size.width // size.heads, in_channels=CHANNELS,
             out_channels=CHANNELS, num_layers=size.depth, cross_attention_dim=size.width, sample_size=LATENT,
-            patch_size=2, caption_channels=TEXT[1], use_additional_conditions=False,
+            patch_size=2, caption_channels=TEXT, use_additional_conditions=False,
         )  # fmt: skip
 
     def forward(self, x: Tensor, t: Tensor, text: Tensor, mask: Tensor) -> Tensor:
@@ -78,11 +91,14 @@ class PixArt(nn.Module):
         )[0]  # fmt: skip
 
 
-def trained(network: nn.Module, size: Size, compiled: bool = False) -> Action:
+def trained(network: nn.Module, size: Size, compiled: bool = False, padded: bool = True) -> Action:
     """A step of a network's training, on one batch made here."""
-    noise = tm.Noise(range(size.batch))
+    noise, mask = tm.Noise(range(size.batch)), size.mask()
     x, target = (noise.normal(CHANNELS, LATENT, LATENT) for _ in range(2))
-    text, t, mask = noise.normal(*TEXT), noise.uniform(), size.mask()
+    text, t = noise.normal(size.text, TEXT), noise.uniform()
+    if not padded:
+        longest = int(mask.sum(1).max())
+        text, mask = text[:, :longest].contiguous(), mask[:, :longest].contiguous()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     call = torch.compile(network) if compiled else network
 
@@ -112,11 +128,11 @@ def attention(size: Size, keys: int, mask: Tensor | None = None) -> Action:
 
 def floor(size: Size) -> Action:
     """The matrix products and the attention of the blocks, and nothing else."""
-    tokens, words, width = size.batch * TOKENS, size.batch * TEXT[0], size.width
+    tokens, words, width = size.batch * TOKENS, size.batch * size.text, size.width
     block = [
         products(tokens, width, 3 * width), attention(size, TOKENS), products(tokens, width, width),
         products(tokens, width, width), products(words, width, 2 * width),
-        attention(size, TEXT[0], size.mask()[:, None, None]), products(tokens, width, width),
+        attention(size, size.text, size.mask()[:, None, None]), products(tokens, width, width),
         products(tokens, width, 4 * width), products(tokens, 4 * width, width),
     ]  # fmt: skip
 
@@ -140,17 +156,22 @@ def measure(size: Size, repeats: int, compiled: bool) -> dict[str, float]:
     with FlopCounterMode(display=False) as counter:
         trained(networks[0], size)()
     a, b = tm.Noise(range(2)).normal(SIDE, SIDE)
-    actions = [*(trained(network, size, compiled) for network in networks), lambda: a @ b, floor(size)]
+    actions = [
+        *(trained(network, size, compiled) for network in networks), lambda: a @ b, floor(size),
+        trained(copy.deepcopy(networks[0]), size, compiled, padded=False),
+    ]  # fmt: skip
     for warm_up in actions:
         warm_up()
     turns = [[seconds(action) for action in actions] for _ in range(repeats)]
-    step, other, product, least = (statistics.median(column) for column in zip(*turns, strict=True))
+    step, other, product, least, unpadded = (statistics.median(column) for column in zip(*turns, strict=True))
     rates = [counter.get_total_flops() / turn[0] / (2 * SIDE**3 / turn[2]) for turn in turns]
     return {
         "images_a_second": round(size.batch / step, 2),
+        "images_a_second_unpadded": round(size.batch / unpadded, 2),
         "images_a_second_pixart": round(size.batch / other, 2),
         "images_a_second_of_the_floor": round(size.batch / least, 2),
         "ratio": round(statistics.median(turn[1] / turn[0] for turn in turns), 3),
+        "ratio_unpadded": round(statistics.median(turn[1] / turn[4] for turn in turns), 3),
         "ratio_of_the_floor": round(statistics.median(turn[1] / turn[3] for turn in turns), 3),
         "gflops_a_second": round(counter.get_total_flops() / step / 1e9, 1),
         "matmul_gflops_a_second": round(2 * SIDE**3 / product / 1e9, 1),
@@ -164,21 +185,20 @@ def compare(size: Size, repeats: int, eager: bool = False) -> dict[str, Any]:
     """Eager and, unless that is to be left out, compiled."""
     ways = ["eager"] if eager else ["eager", "compiled"]
     results = {way: measure(size, repeats, compiled=way == "compiled") for way in ways}
-    return {**asdict(size), "repeats": repeats, "threads": torch.get_num_threads(), "text": TEXT, **results}
+    return {**asdict(size), "heads": size.heads, "tokens": TOKENS, **results}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in asdict(Size()).items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--sizes", nargs="+", type=Size.of, default=[Size.of(name) for name in SIZES])
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--eager", action="store_true", help="leave the compiled ones out")
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    result = compare(Size(args.width, args.depth, args.heads, args.batch), args.repeats, args.eager)
-    text = json.dumps(result, indent=2)
+    sizes = [compare(size, args.repeats, args.eager) for size in args.sizes]
+    text = json.dumps({"repeats": args.repeats, "threads": args.threads, "sizes": sizes}, indent=2)
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n")

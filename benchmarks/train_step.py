@@ -103,7 +103,7 @@ def main() -> None:
     if args.pixart:
         import train_dit  # needs diffusers
 
-        results["dit_against_pixart"] = train_dit.compare(train_dit.Size(), repeats=15)
+        results["dit_against_pixart"] = train_dit.compare(train_dit.Size.of("384x6x77"), repeats=15)
     text = json.dumps({"threads": args.threads, "batch": RECIPES[args.recipes[0]]().train.batch, **results}, indent=2)
     print(text)
     if args.out is not None:

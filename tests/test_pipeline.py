@@ -38,6 +38,19 @@ def test_it_draws_as_generate_does_and_prompts_stand_for_themselves() -> None:
     assert torch.equal(pipeline.generate(["a blue square"], [3], **how.arguments()).images, last.tensors)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_pictures_have_the_size_asked_for(name: str) -> None:
+    pipe = Pipeline.from_pretrained(name)
+    steps = None if name == "shapes-artm-3" else 1
+    own, wide = (pipe("a red circle", num_inference_steps=steps, head_steps=1, width=width) for width in (32, 48))
+    assert torch.equal(own.tensors, pipe("a red circle", num_inference_steps=steps, head_steps=1).tensors)
+    assert wide.images[0].size == (48, 32)
+    with pytest.raises(ValueError, match=r"33 high and 32 wide: a token of it is \d x \d pixels"):
+        pipe("a red circle", height=33)
+    with pytest.raises(ValueError, match="0 high"):
+        pipe("a red circle", height=0)
+
+
 def test_a_card_says_what_it_is(tmp_path: Path) -> None:
     main(["export", "shapes-dtm-mean", "--out", str(tmp_path / "mine")])
     card = (tmp_path / "mine" / "README.md").read_text()

@@ -69,6 +69,8 @@ class Pipeline:
         prompt: str | Sequence[str],
         *,
         negative_prompt: str = "",
+        height: int | None = None,
+        width: int | None = None,
         num_inference_steps: int | None = None,
         head_steps: int | None = None,
         guidance_scale: float | None = None,
@@ -86,6 +88,12 @@ class Pipeline:
         changes = {name: value for name, value in given.items() if value is not None}
         how = self.recipe.sampling.model_validate({**self.recipe.sampling.model_dump(), **changes})
         drawn = self.networks.generate(
-            each, range(seed, seed + len(each)), **how.arguments(), negative=negative_prompt, batch_size=batch_size
+            each,
+            range(seed, seed + len(each)),
+            **how.arguments(),
+            negative=negative_prompt,
+            height=height,
+            width=width,
+            batch_size=batch_size,
         )
         return PipelineOutput([to_image(image) for image in drawn.images], drawn.images, drawn.evaluations)

@@ -222,6 +222,7 @@ def test_unknown_words_are_drawn_with_a_warning(model: Path, tmp_path: Path) -> 
         (["--steps", "0"], "The number of steps is a whole number from 1 up; got 0"),
         (["--head-steps", "0"], "from 1 up; got 0"),
         (["--guidance", "nan"], "guidance scale is a finite number"),
+        (["--height", "30"], "30 high and 32 wide"),
         (["--prompt-file", "empty.txt"], "has no prompts"),
         (["--guidance", "much"], "much"),
         (["--out", "folder.png"], "is a folder"),

@@ -36,7 +36,10 @@ def test_what_is_gathered_does_not_depend_on_the_ranks() -> None:
     assert few.activations == many.activations == 1200
 
 
-def test_two_blocks_and_the_root_are_gathered() -> None:
-    backbone = model().kernel.backbone
-    block = sum(p.numel() for p in backbone.blocks[0].parameters())
-    assert gathered(backbone, "bfloat16") == 4 * (sum(p.numel() for p in backbone.parameters()) - 4 * block)
+def test_the_root_and_two_units_are_gathered_as_in_training() -> None:
+    """Six blocks of one size, and a head that is smaller than any."""
+    kernel = model().kernel
+    assert kernel.units() == [*kernel.backbone.blocks, kernel.head]
+    block, head = (sum(p.numel() for p in part.parameters()) for part in (kernel.backbone.blocks[0], kernel.head))
+    assert head < block
+    assert gathered(model(), "bfloat16") == 4 * (numbers() - 4 * block - head)

@@ -1,6 +1,9 @@
 """The order in which shards are trained on."""
 
+import json
+import multiprocessing
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from tmatch.prepare import Crop, Manifest, Settings, ShardSet
 from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Samples, Shard, write
 from tmatch.prepare.stream import Order, Stream, StreamedStates
 
+Process = multiprocessing.get_context("fork").Process
 NETWORK = {"name": "", "precision": "float32", "digest": ""}
 SETTINGS = Settings.model_validate(
     {
@@ -92,29 +96,79 @@ def test_killed_and_resumed_on_any_number_of_ranks_each_sample_is_seen_once_an_e
         assert rows == Counter(range(48))
 
 
-SIZES = {(1, 4): 6, (2, 2): 12, (4, 1): 6}
+def read_on(folder: Path, seen: Path, first: int, rank: int, world: int, workers: int) -> None:
+    """What a process of a run sees of each step, in a file of its own for each."""
+    states = StreamedStates(folder, tm.Patchify((1, 1)), 3, workers=workers, rank=rank, world=world)
+    for step in range(first, 3 * 48 // 6):
+        rows = [int(row) for part in share(rank, world) for row in states.batch(step, 6, part, 6)[0][:, 0, 0, 0]]
+        draft = seen / f"draft-{rank}"
+        draft.write_text(json.dumps(rows))
+        draft.rename(seen / f"{step}-{rank}-of-{world}")
+        time.sleep(0.02)
 
 
-def test_sizes_are_drawn_in_proportion_and_none_of_their_samples_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_processes_that_are_killed_and_others_that_go_on_see_each_sample_once_an_epoch(
+    tmp_path: Path, workers: int
+) -> None:
+    """A step counts once all processes have taken it, as in training; what a killed run saw beyond is seen again."""
+    folder, seen, chance = shard_set(tmp_path, {(2, 2): [20, 1, 15, 12]}), tmp_path / "seen", random.Random(workers)
+    seen.mkdir()
+    first, steps = 0, []
+    for world in (2, 3, 1):
+        runs = [Process(target=read_on, args=(folder, seen, first, rank, world, workers)) for rank in range(world)]
+        for run in runs:
+            run.start()
+        wanted = 24 if world == 1 else first + chance.randint(4, 8)
+        end = time.monotonic() + 120
+        while not all((seen / f"{wanted - 1}-{rank}-of-{world}").exists() for rank in range(world)):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        for run in runs:
+            run.kill()
+            run.join()
+        steps += [[seen / f"{step}-{rank}-of-{world}" for rank in range(world)] for step in range(first, wanted)]
+        first = wanted
+    for epoch in range(3):
+        rows = [
+            row
+            for files in steps[epoch * 8 : (epoch + 1) * 8]
+            for file in files
+            for row in json.loads(file.read_text())
+        ]
+        assert sorted(rows) == list(range(48))
+
+
+def test_sizes_take_turns_so_that_their_epochs_end_together(tmp_path: Path) -> None:
+    """24 samples in batches of 3: every eight steps have each of them once, whatever its size."""
     folder = shard_set(tmp_path, {(2, 2): [12], (1, 4): [3, 3], (4, 1): [6]})
     stream = Stream(ShardSet(folder), seed=1)
-    groups = [list(range(12, 18)), list(range(12)), list(range(18, 24))]
-    seen: dict[tuple[int, ...], list[int]] = {}
-    for step in range(5000):  # more than a block
-        if step % 500 < 40:
-            batch = stream.batch(step, 3)
-            assert len(batch.latents) == 3
-        for epoch, (shard, sample) in stream.places(step, 3):
-            row = int(stream.shards.read(shard).rows[sample])
+    for epoch in range(600):  # more than a block of steps
+        steps = range(8 * epoch, 8 * (epoch + 1))
+        places = [place for step in steps for place in stream.places(step, 3)]
+        assert {at for at, _ in places} == {epoch}
+        rows = [int(stream.shards.read(shard).rows[sample]) for _, (shard, sample) in places]
+        assert sorted(rows) == list(range(24))
+    assert {tuple(stream.batch(step, 3).latents.shape) for step in range(8)} == {(3, 1, *size) for size in SIZES}
+
+
+SIZES = [(1, 4), (2, 2), (4, 1)]
+
+
+def test_sizes_that_batches_do_not_fill_stay_within_a_batch_of_their_shares(tmp_path: Path) -> None:
+    counts = dict(zip(SIZES, (5, 17, 9), strict=True))
+    stream = Stream(ShardSet(shard_set(tmp_path, {size: [count] for size, count in counts.items()})))
+    seen: dict[tuple[int, int], list[int]] = {size: [] for size in SIZES}
+    for step in range(5000):
+        for epoch, (shard, sample) in stream.places(step, 4):
             size = stream.shards.manifest.shards[shard].size
-            seen.setdefault(size, []).append(row)
-            assert epoch == (len(seen[size]) - 1) // SIZES[size]
-    for rows, size in zip(groups, sorted(seen), strict=True):
-        whole = len(seen[size]) // len(rows)
-        for epoch in range(whole):
-            assert sorted(seen[size][epoch * len(rows) : (epoch + 1) * len(rows)]) == rows
-        share = len(rows) / 24
-        assert abs(len(seen[size]) / 15_000 - share) < 4 * (share * (1 - share) / 5000) ** 0.5
+            assert epoch == len(seen[size]) // counts[size]
+            seen[size].append(sample)
+        for size, count in counts.items():
+            assert abs(len(seen[size]) - 4 * (step + 1) * count / 31) < 4
+    for size, count in counts.items():
+        epochs = [seen[size][first : first + count] for first in range(0, len(seen[size]) - count, count)]
+        assert all(sorted(epoch) == list(range(count)) for epoch in epochs)
 
 
 def test_captions_take_turns(tmp_path: Path) -> None:

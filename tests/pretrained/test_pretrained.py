@@ -64,6 +64,10 @@ def test_the_files_of_a_tiny_autoencoder_are_its_diffusers_form(tmp_path: Path) 
 
 def test_a_caption_has_the_same_condition_in_any_company(tmp_path: Path) -> None:
     encoder = load_text_encoder(str(save_text_encoder(tmp_path)), longest=4)
+    assert encoder.remarks(["a", ""]) == []
+    assert encoder.remarks(["a", long := "a red square on a blue circle"]) == [
+        f"the model reads the first 4 tokens of a prompt: {long!r}."
+    ]
     alone, together = encoder(["a red circle"]), encoder(["a red circle", "a", "two blue square of a red circle"])
     torch.testing.assert_close(together.tokens[:1, :4], alone.tokens)
     assert together.mask.sum(1).tolist() == [4, 2, 4]  # with the mark that ends every caption; the last is cut

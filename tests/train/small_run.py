@@ -19,6 +19,7 @@ from tmatch.text import WordEncoder
 from tmatch.train import Captioned, GeneratorTask, TrainConfig, Trainer
 
 STEPS = 40
+_PRELOADED = ["tmatch.train", "torch.distributed.fsdp", "torch.distributed.launcher.api", "torch._dynamo"]
 
 
 def task(name: str = "dtm", awake: bool = False) -> GeneratorTask:
@@ -65,7 +66,7 @@ def main(out: Path, changes: dict[str, object], started: Event | None = None) ->
 def processes() -> multiprocessing.context.ForkServerContext:
     """Processes that start at once: each is a copy of one that has done nothing but import."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tmatch.train", "torch.distributed.fsdp", "torch.distributed.launcher.api"])
+    context.set_forkserver_preload(_PRELOADED)
     return context
 
 

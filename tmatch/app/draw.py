@@ -22,7 +22,6 @@ from tmatch.sample import Pictures, TextToImage, compile_for_sampling
 from tmatch.sample.frames import spread
 from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
 from tmatch.tensors import Device, place, whole
-from tmatch.text import TextEncoder, WordEncoder
 from tmatch.train import checkpoint
 
 FRAMES = 13  # of a strip
@@ -86,6 +85,8 @@ def generate(
     how: Flat = How(),
     solver: Literal["euler", "midpoint", "heun", "rk4"] = "euler",
     negative: str = "",
+    height: int | None = None,
+    width: int | None = None,
     seed: int = 0,
     batch_size: int = 64,
     out: Path = Path("out.png"),
@@ -101,6 +102,8 @@ def generate(
         how: how to sample.
         solver: of the head's equation.
         negative: a prompt to push away from.
+        height: of the pictures, in pixels; by default that of most pictures the model was trained on.
+        width: of the pictures, as the height.
         seed: of the first picture; the next have the next seeds.
         batch_size: pictures drawn at once; no picture depends on it.
         out: a .png file for all pictures side by side, or a folder for a file each.
@@ -112,12 +115,13 @@ def generate(
         raise ValueError("Give a prompt to draw, such as: tmatch generate 'a red circle and a blue square'.")
     _require_writable(out)
     pipeline, recipe = load_model(model)
-    _warn([*texts, negative], pipeline.encoder)
+    for remark in pipeline.encoder.remarks([*texts, negative]):
+        print(f"tmatch: {remark}", file=sys.stderr)
     settings = how.settings(recipe.sampling)
     seeds = range(seed, seed + len(each))
     drawn = how.ready(pipeline).generate(
-        each, seeds, **settings.arguments(SOLVERS[solver]), negative=negative, batch_size=batch_size,
-        progress=sys.stderr.isatty(), keep_path=path,
+        each, seeds, **settings.arguments(SOLVERS[solver]), negative=negative, height=height,
+        width=width, batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path,
     )  # fmt: skip
     _tell(each, seeds, drawn, recipe.checkable(1) is not None)
     _write(out, each, seeds, drawn)
@@ -151,22 +155,6 @@ def _require_writable(out: Path) -> None:
     probe = folder / ".tmatch-writing"
     probe.touch()
     probe.unlink()
-
-
-def _warn(prompts: list[str], encoder: TextEncoder) -> None:
-    """Name the words that the model cannot know."""
-    if not isinstance(encoder, WordEncoder):
-        return
-    unknown = sorted({word for prompt in prompts for word in encoder.unknown(prompt)})
-    if unknown:
-        print(
-            f"tmatch: the model never saw {', '.join(map(repr, unknown))} and draws without; "
-            f"it knows: {' '.join(encoder.vocabulary)}.",
-            file=sys.stderr,
-        )
-    long = [prompt for prompt in prompts if len(prompt.split()) > encoder.longest]
-    if long:
-        print(f"tmatch: the model reads the first {encoder.longest} words of a prompt: {long[0]!r}.", file=sys.stderr)
 
 
 def verdicts(prompts: list[str], drawn: Pictures) -> list[str]:

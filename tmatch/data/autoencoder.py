@@ -27,6 +27,7 @@ class Autoencoder(nn.Module):
     """
 
     codes: None = None  # latents are continuous
+    factor = 4
 
     def __init__(self, channels: int = 4, width: int = 48, blocks: int = 1) -> None:
         super().__init__()

@@ -17,6 +17,10 @@ class LatentSpace(Protocol):
     def codes(self) -> int | None:
         """How many codes there are, where latents are made of them."""
 
+    @property
+    def factor(self) -> int:
+        """How many pixels, each way, one place of the latents stands for."""
+
     def encode(self, pictures: Tensor, /) -> Tensor:
         """The latents of pictures."""
 
@@ -36,6 +40,12 @@ class Codec(nn.Module):
     def codes(self) -> int | None:
         """How many codes there are, where states are made of them."""
         return None if self.autoencoder is None else self.autoencoder.codes
+
+    @property
+    def token(self) -> tuple[int, int]:
+        """Height and width of what one token stands for, in pixels."""
+        factor = 1 if self.autoencoder is None else self.autoencoder.factor
+        return self.patch.patch[0] * factor, self.patch.patch[1] * factor
 
     @torch.no_grad()
     def encode(self, pictures: Tensor) -> State:

@@ -47,6 +47,8 @@ class FiniteScalar(nn.Module):
 class CodeAutoencoder(nn.Module):
     """Pictures to codes, (n, 1, height / 8, width / 8), and back: one code where the KL autoencoder has 2x2 latents."""
 
+    factor = 8
+
     def __init__(self, levels: tuple[int, ...], channels: int = 8, width: int = 48, blocks: int = 1) -> None:
         super().__init__()
         self.networks = Autoencoder(channels, width, blocks)

@@ -118,6 +118,10 @@ class Kernel(nn.Module, ABC):
         """The network called at every solver step, where there is one."""
         return None
 
+    def units(self) -> list[nn.Module]:
+        """The parts that are computed one after the other, and gathered so where weights are spread over processes."""
+        return [*getattr(self.backbone, "blocks", ()), *([] if self.head is None else [self.head])]
+
     @abstractmethod
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """D(Y, p(. | X_t)) of Eq. 7, one value an image."""

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 
 from torch import nn
 
+from tmatch.model import Model
 from tmatch.plan.devices import Precision, width
 from tmatch.plan.training import Activations
 
@@ -42,7 +43,7 @@ def replicated(model: nn.Module, activations: Activations) -> Memory:
     return _states(model, 1, activations.copies, activations.peak)
 
 
-def sharded(model: nn.Module, activations: Activations, ranks: int, precision: Precision) -> Memory:
+def sharded(model: Model, activations: Activations, ranks: int, precision: Precision) -> Memory:
     """FSDP2: every rank holds 1/N of the states, and gathers a block's weights when it is their turn."""
     return _states(model, ranks, gathered(model, precision), activations.peak)
 
@@ -60,14 +61,11 @@ def _states(model: nn.Module, ranks: int, copies: int, activations: int) -> Memo
     )
 
 
-def gathered(model: nn.Module, precision: Precision) -> int:
+def gathered(model: Model, precision: Precision) -> int:
     """Bytes of whole weights that FSDP2 has at a time, and of their gradients, in the precision of the products.
 
-    Each block of a list of blocks is a unit, of which one is computed and the next on its way; all else is the root's,
-    which stays.
+    Of the units one is computed and the next on its way; all else is the root's, which stays.
     """
-    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
-    within = {inner for part in lists for block in part for inner in block.modules()}
-    blocks = [sum(p.numel() for p in block.parameters()) for part in lists if part not in within for block in part]
-    root = sum(p.numel() for p in model.parameters()) - sum(blocks)
-    return 2 * width(precision) * (root + 2 * max(blocks, default=0))
+    units = sorted(sum(p.numel() for p in unit.parameters()) for unit in model.kernel.units())
+    root = sum(p.numel() for p in model.parameters()) - sum(units)
+    return 2 * width(precision) * (root + sum(units[-2:]))

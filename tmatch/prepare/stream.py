@@ -15,13 +15,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tmatch.data.memory import permutation
-from tmatch.noise import Noise
 from tmatch.patch import Patchify
 from tmatch.prepare.shards import ShardSet
 from tmatch.tensors import State
 from tmatch.train import Batches
 
-BLOCK = 4096  # steps whose sizes are drawn at once
+BLOCK = 4096  # steps whose sizes are found at once
 Place = tuple[int, int]
 """A shard, and a sample of it."""
 
@@ -79,10 +78,11 @@ class Order:
 
 
 class Stream:
-    """Batches by (seed, step): all of one size, which of the sizes by chance, each in proportion to its samples.
+    """Batches by (seed, step), each of one size: the one that is furthest behind its share of the samples.
 
-    A batch may be asked for in parts, by as many processes as there are: together they have each sample once an epoch,
-    whatever their number, and a step has the same samples whenever it is asked for.
+    So no size gets ahead of the others by more than a batch or so, and their epochs end together. A batch may be asked
+    for in parts, by as many processes as there are: together they have each sample once an epoch, whatever their
+    number, and a step has the same samples whenever it is asked for.
     """
 
     def __init__(self, shards: ShardSet, seed: int = 0, window: int = 8) -> None:
@@ -99,25 +99,25 @@ class Stream:
     def __len__(self) -> int:
         return len(self.shards)
 
-    def _drawn(self, block: int) -> tuple[list[int], list[int]]:
-        """The size of each step of a block, and how often each size was drawn before it."""
-        shares = torch.tensor([order.total for order in self.orders], dtype=torch.float64).cumsum(0) / len(self)
+    def _turns(self, block: int) -> tuple[list[int], list[int]]:
+        """The size of each step of a block, and how often each size had its turn before it."""
         while len(self._blocks) <= block:
-            before = torch.zeros(len(self.orders), dtype=torch.long)
-            if self._blocks:
-                drawn, earlier = self._blocks[-1]
-                before = torch.tensor(earlier) + torch.tensor(drawn).bincount(minlength=len(self.orders))
-            steps = torch.arange(BLOCK) + len(self._blocks) * BLOCK
-            chance = Noise.derive(self.seed, 0, steps, dtype=torch.float64).uniform()
-            self._blocks.append((torch.bucketize(chance, shares[:-1], right=True).tolist(), before.tolist()))
+            turns, before = self._blocks[-1] if self._blocks else ([], [0] * len(self.orders))
+            before = [taken + turns.count(group) for group, taken in enumerate(before)]
+            taken, turns = list(before), []
+            for step in range(len(self._blocks) * BLOCK, (len(self._blocks) + 1) * BLOCK):
+                behind = [order.total * (step + 1) - len(self) * n for order, n in zip(self.orders, taken, strict=True)]
+                turns.append(behind.index(max(behind)))
+                taken[turns[-1]] += 1
+            self._blocks.append((turns, before))
         return self._blocks[block]
 
     def places(self, step: int, size: int) -> list[tuple[int, Place]]:
         """The epoch and the sample of every place of a step's batch; shards as numbers of the set."""
         block, within = divmod(step, BLOCK)
-        drawn, before = self._drawn(block)
-        group = drawn[within]
-        first = (before[group] + drawn[:within].count(group)) * size
+        turns, before = self._turns(block)
+        group = turns[within]
+        first = (before[group] + turns[:within].count(group)) * size
         found = (self.orders[group].at(place) for place in range(first, first + size))
         return [(epoch, (self.groups[group][shard], sample)) for epoch, (shard, sample) in found]
 

@@ -49,6 +49,10 @@ class PretrainedText(TextEncoder):
         """Tokens of a caption, read or not."""
         return len(self.tokenizer(caption).input_ids)
 
+    def remarks(self, prompts: Sequence[str]) -> list[str]:
+        long = [prompt for prompt in prompts if self.length(prompt) > self.longest]
+        return [f"the model reads the first {self.longest} tokens of a prompt: {long[0]!r}."] if long else []
+
     @torch.no_grad()
     def forward(self, captions: Sequence[str]) -> Condition:
         words = self.tokenizer(

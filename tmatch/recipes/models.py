@@ -59,14 +59,19 @@ def open_model(name: str) -> Opened:
     return Opened(pipeline.requires_grad_(False).eval(), about, folder)
 
 
-def read_model(name: str) -> tuple[Path, About | AboutShards, dict[str, Tensor]]:
-    """Where a model is, what it says of itself, and its averaged weights; nothing is built, nor an encoder opened."""
+def about_model(name: str) -> tuple[Path, About | AboutShards]:
+    """Where a model is, and what it says of itself; its weights are not read."""
     folder = _folder(name)
     try:
-        about = _about((folder / "model.json").read_bytes())
+        return folder, _about((folder / "model.json").read_bytes())
     except ValidationError as error:
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
         raise ValueError(f"{folder / 'model.json'} does not describe a model of this version ({reason}).") from error
+
+
+def read_model(name: str) -> tuple[Path, About | AboutShards, dict[str, Tensor]]:
+    """As `about_model`, and its averaged weights; nothing is built, nor an encoder opened."""
+    folder, about = about_model(name)
     file = _weights_in(folder)
     try:
         tensors = checkpoint.load(file, "ema") if file.is_dir() else load_file(file)

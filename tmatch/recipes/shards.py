@@ -91,9 +91,9 @@ class ShardRecipe(TrainedRecipe):
         """Refuse to start from a model that reads other latents or other texts."""
         if self.start.model is None or checkpoint.latest(out) is not None:
             return
-        from tmatch.recipes.models import read_model  # which knows every recipe, this one among them
+        from tmatch.recipes.models import about_model  # which knows every recipe, this one among them
 
-        other = read_model(self.start.model)[1]
+        _, other = about_model(self.start.model)
         same = isinstance(other, AboutShards) and not (
             other.autoencoder.differs(about.autoencoder) or other.text.differs(about.text)
         )

@@ -55,6 +55,8 @@ class TextToImage(nn.Module):
         guidance: float = 1.0,
         schedule: Callable[[float], float] = constant,
         negative: str = "",
+        height: int | None = None,
+        width: int | None = None,
         decoding: Decoding = Decoding(),
         batch_size: int = 64,
         progress: bool = False,
@@ -62,7 +64,8 @@ class TextToImage(nn.Module):
     ) -> Pictures:
         """A picture for each prompt and its seed; `guidance` pushes away from the `negative` prompt.
 
-        A prompt is a text, or what else the encoder reads. Guidance acts by a `schedule` over the time. `decoding` says
+        A prompt is a text, or what else the encoder reads. Pictures are as large as most that the model was trained on,
+        unless a `height` or `width` in pixels is given. Guidance acts by a `schedule` over the time. `decoding` says
         how to draw; its own guidance is not used.
         """
         if len(prompts) == 0 or any(isinstance(prompt, str) and not prompt.strip() for prompt in prompts):
@@ -70,15 +73,26 @@ class TextToImage(nn.Module):
         if len(seeds) != len(prompts):
             raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
         scale = ClassifierFreeGuidance(self.encoder([negative or self.encoder.empty]), guidance, schedule=schedule)
-        size = whole("The batch size", batch_size)
+        size, shape = whole("The batch size", batch_size), self._shape(height, width)
         parts = (prompts[first : first + size] for first in range(0, len(prompts), size))
         condition = Condition.cat([self.encoder(part) for part in parts])
         decoding = replace(decoding, guidance=scale)
         result = generate(
-            self.model, self.shape, seeds, condition,
+            self.model, shape, seeds, condition,
             steps=steps, decoding=decoding, batch_size=batch_size, progress=progress,
             keep_path=keep_path,
         )  # fmt: skip
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
         way = frames(result.path, self.codec, size) if keep_path else []
         return Pictures(images, result.evaluations, result.seconds, way)
+
+    def _shape(self, height: int | None, width: int | None) -> tuple[int, int, int]:
+        """That of the states of pictures of a size; what is not given is the model's own."""
+        (rows, columns, channels), (down, across) = self.shape, self.codec.token
+        height, width = rows * down if height is None else height, columns * across if width is None else width
+        if height < 1 or width < 1 or height % down or width % across:
+            raise ValueError(
+                f"This model cannot draw pictures {height} high and {width} wide: a token of it is {down} x {across} "
+                "pixels; give a height and a width that are multiples of that."
+            )
+        return height // down, width // across, channels

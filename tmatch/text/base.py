@@ -25,6 +25,10 @@ class TextEncoder(nn.Module, ABC):
     def forward(self, captions: Sequence[Any]) -> Condition:
         """One condition a caption: texts, unless an encoder says otherwise."""
 
+    def remarks(self, prompts: Sequence[str]) -> list[str]:
+        """What to tell somebody whose prompts are not read as they stand, in sentences."""
+        return []
+
     def null(self) -> Condition:
         """What guidance pushes away from."""
         return self([self.empty])

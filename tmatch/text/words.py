@@ -54,6 +54,15 @@ class WordEncoder(TextEncoder):
         """The words of a caption that are not in the vocabulary."""
         return [word for word in words_of(caption) if word not in self._index]
 
+    def remarks(self, prompts: Sequence[str]) -> list[str]:
+        found = []
+        if unknown := sorted({word for prompt in prompts for word in self.unknown(prompt)}):
+            names = ", ".join(map(repr, unknown))
+            found.append(f"the model never saw {names} and draws without; it knows: {' '.join(self.vocabulary)}.")
+        if long := [prompt for prompt in prompts if len(prompt.split()) > self.longest]:
+            found.append(f"the model reads the first {self.longest} words of a prompt: {long[0]!r}.")
+        return found
+
     def forward(self, captions: Sequence[str]) -> Condition:
         return self.encode(*self.tokenise(captions))
 

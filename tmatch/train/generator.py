@@ -96,8 +96,7 @@ class GeneratorTask(Task):
         return [kernel.backbone, *([] if kernel.head is None else [kernel.head])]
 
     def units(self) -> list[nn.Module]:
-        kernel = self.model.kernel
-        return [*getattr(kernel.backbone, "blocks", ()), *([] if kernel.head is None else [kernel.head])]
+        return self.model.kernel.units()
 
     def shared(self) -> dict[int, Any]:
         return {id(part): part for part in (self.training_set, self.validation_set)}
