@@ -134,9 +134,17 @@ def test_the_readme_quotes_the_preparation() -> None:
 
 def test_the_readme_quotes_the_step_against_pixarts() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "train_dit.json").read_text())
-    eager, compiled = measured["eager"], measured["compiled"]
-    shown = (eager["ratio"], compiled["ratio"], eager["ratio_of_the_floor"])
-    assert f"| {'; '.join(f'{ratio:.2f}' for ratio in shown)} |" in README
+    small, long, *wide = measured["sizes"]
+    assert [(size["width"], size["text"]) for size in measured["sizes"]] == [
+        (384, 77),
+        (384, 300),
+        (768, 77),
+        (1024, 77),
+    ]
+    for size, ratio in ((small, "ratio"), (long, "ratio_unpadded")):
+        assert f"| {size['eager'][ratio]:.2f}; {size['compiled'][ratio]:.2f} |" in README
+    shares = [f"{size['eager']['share_of_matmul']:.0%}" for size in (small, *wide)]
+    assert f"| {'; '.join(shares)} |" in README
 
 
 @pytest.mark.parametrize("name", ["family", "family_full"])
