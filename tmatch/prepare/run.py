@@ -151,17 +151,18 @@ class Preparation:
         return torch.cat(encoded)
 
     def _conditions(self, pictures: Sequence[Picture]) -> list[list[Tensor]]:
-        """The tokens of every caption of every picture."""
+        """The tokens of every caption of every picture; those of like length are encoded together, to pad little."""
         captions = [caption for one in pictures for caption in one.captions]
-        dtype, tokens = PRECISIONS[self.settings.dtype], []
-        for part in _parts(captions, self.settings.batch):
-            condition = self.text(part)
+        by_length = sorted(range(len(captions)), key=lambda k: self.text.length(captions[k]))
+        dtype, tokens = PRECISIONS[self.settings.dtype], dict[int, Tensor]()
+        for part in _parts(by_length, self.settings.batch):
+            condition = self.text([captions[k] for k in part])
             if not condition.tokens.to(dtype).isfinite().all():
                 encoder, kind = self.text.name, self.settings.dtype
                 raise ValueError(f"{encoder} makes values too large for {kind}; give --dtype float32.")
-            rows = zip(condition.tokens, condition.mask, strict=True)
-            tokens += [row[there].to(dtype).cpu() for row, there in rows]
-        rest = iter(tokens)
+            for k, row, there in zip(part, condition.tokens, condition.mask, strict=True):
+                tokens[k] = row[there].to(dtype).cpu()
+        rest = (tokens[k] for k in range(len(captions)))
         return [[next(rest) for _ in one.captions] for one in pictures]
 
     def _record_file(self, number: int) -> Path:
