@@ -171,6 +171,13 @@ def test_sizes_that_batches_do_not_fill_stay_within_a_batch_of_their_shares(tmp_
         assert all(sorted(epoch) == list(range(count)) for epoch in epochs)
 
 
+def test_shards_that_are_not_there_are_missed_at_once(tmp_path: Path) -> None:
+    folder = shard_set(tmp_path, {(2, 2): [3, 3, 3]})
+    (folder / "0006.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"1 of the 3 shards that .* lists are not there, 0006.safetensors among them"):
+        ShardSet(folder)
+
+
 def test_captions_take_turns(tmp_path: Path) -> None:
     stream = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [4]})), seed=0)
     lengths: dict[int, list[int]] = {}

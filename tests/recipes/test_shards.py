@@ -175,6 +175,18 @@ def test_told_to_end_a_run_saves_and_ends_with_0(how: str, shards: Path, tmp_pat
     assert newest.name == f"step-{json.loads(losses.read_text().splitlines()[-1])['step']:08d}", "to the last step"
 
 
+def test_told_to_end_before_its_first_step_it_ends_with_0(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else torchrun would start its processes again."""
+    monkeypatch.setattr(ShardRecipe, "about", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "shards-fm", "--shards", str(shards / "shards"), "--out", str(tmp_path / "run"), *SMALL])
+    assert ended.value.code == 0
+    assert "nothing to save" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 @pytest.mark.parametrize("how", ["to its end", "until it fails"])
 def test_a_run_with_workers_ends(how: str, shards: Path, tmp_path: Path) -> None:
     """Sharded, where the reader outlives the run, or by an error: the workers must not be waited for for ever."""

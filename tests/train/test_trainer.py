@@ -145,6 +145,12 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monk
     assert checkpoint.record(first)["step"] == 1
 
 
+def test_weights_may_be_read_by_those_who_may_read_other_files(tmp_path: Path) -> None:
+    checkpoint.write_tensors(tmp_path / "w.safetensors", {"w": torch.ones(1)})
+    (tmp_path / "other").touch()
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_only_the_newest_checkpoints_stay(tmp_path: Path) -> None:
     for step in range(5):
         checkpoint.save(tmp_path, step, {"model": {"w": torch.ones(1)}}, {})

@@ -187,6 +187,12 @@ class ShardSet:
             raise ValueError(f"{folder} holds no samples: every row was skipped, for the reasons in its skipped.jsonl.")
         if self.manifest.samples != sum(shard.samples for shard in self.manifest.shards):
             raise ValueError(f"{file} does not add up to its samples; prepare the data again, which writes it anew.")
+        there = {path.name for path in folder.iterdir()}
+        if missing := [shard.file for shard in self.manifest.shards if shard.file not in there]:
+            raise ValueError(
+                f"{len(missing)} of the {len(self.manifest.shards)} shards that {file} lists are not there, "
+                f"{missing[0]} among them: copy them again, or prepare the data again, which writes what is missing."
+            )
         self._open: dict[int, Samples] = {}
         self._seen: set[int] = set()
 

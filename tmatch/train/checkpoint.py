@@ -34,7 +34,10 @@ def _whole(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.writing")
     try:
+        draft.touch()
+        mode = draft.stat().st_mode
         yield draft
+        draft.chmod(mode)  # as files have it here, where who wrote it let nobody else read it
         _sync(draft)
         draft.rename(path)
     except (OSError, SafetensorError) as error:  # a full disk, for one
