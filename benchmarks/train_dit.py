@@ -100,7 +100,7 @@ def trained(network: nn.Module, size: Size, compiled: bool = False, padded: bool
         longest = int(mask.sum(1).max())
         text, mask = text[:, :longest].contiguous(), mask[:, :longest].contiguous()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
-    call = torch.compile(network) if compiled else network
+    call = torch.compile(network, dynamic=False) if compiled else network
 
     def step() -> None:
         (call(x, t, text, mask) - target).square().mean().backward()
@@ -152,6 +152,7 @@ def seconds(action: Action) -> float:
 
 def measure(size: Size, repeats: int, compiled: bool) -> dict[str, float]:
     torch.manual_seed(0)
+    torch._dynamo.reset()  # what was compiled before for another size would make shapes dynamic
     networks = Ours(size), PixArt(size)
     with FlopCounterMode(display=False) as counter:
         trained(networks[0], size)()

@@ -12,7 +12,8 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for 
 torchrun --standalone --nproc-per-node="$GPUS" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
 trap 'kill -INT "$run"' INT
-# Its processes save and end with 0; torchrun itself, told to end, would end with 1.
+# Its processes save and end with 0; torchrun itself, told to end, would end with 1. Before the first step there is
+# nothing to save, and processes that are told to end then are started again.
 trap 'pkill -TERM -P "$run" || kill -TERM "$run"' TERM
 while :; do
   wait "$run" && code=0 || code=$?

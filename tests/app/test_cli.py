@@ -216,6 +216,13 @@ def test_unknown_words_are_drawn_with_a_warning(model: Path, tmp_path: Path) -> 
     assert (tmp_path / "out.png").exists()
 
 
+def test_a_picture_of_another_size_is_drawn_and_not_judged(model: Path, tmp_path: Path) -> None:
+    done = run("generate", "a red circle", "--model", str(model), "--width", "48", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "as asked" not in done.stdout
+    assert Image.open(tmp_path / "out.png").size == (240, 160)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -88,6 +88,7 @@ def test_it_resumes_without_the_model_it_started_from(
         tuned.model_copy(update={"train": tuned.train.model_copy(update={"steps": 2})}).run(tmp_path / out)
         with monkeypatch.context() as gone:
             gone.setattr("tmatch.recipes.models.read_model", None)
+            gone.setattr("tmatch.recipes.models.about_model", None)
             tuned.run(tmp_path / out)
         whole = weights(tmp_path / "whole" / out)
         assert all(torch.equal(tensor, whole[name]) for name, tensor in weights(tmp_path / out).items())

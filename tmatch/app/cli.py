@@ -28,7 +28,7 @@ from tmatch.app.prepare import prepare
 from tmatch.plan.report import record, render
 from tmatch.recipes import RECIPES
 from tmatch.recipes.base import Expected
-from tmatch.train.interrupt import ended_by_scheduler, preempted
+from tmatch.train.interrupt import preempted
 from tmatch.variants import VARIANTS
 
 INTERRUPTED = 130
@@ -92,8 +92,7 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
             out: the folder of the run: checkpoints, losses, pictures, the configuration, and the finished weights.
             config: a YAML file of settings; options given here override it.
         """
-        with ended_by_scheduler():
-            result = recipe.run(out, progress=sys.stderr.isatty())
+        result = recipe.run(out, progress=sys.stderr.isatty())
         if result is None:
             print("Interrupted and saved; the same command goes on.", file=sys.stderr)
             sys.exit(0 if preempted() else INTERRUPTED)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tmatch.data.pictures import grid, save_animation, save_picture
+from tmatch.data.shapes import SIZE
 from tmatch.eval.captions import captions_satisfied, interval
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.recipes import load_model
@@ -169,7 +170,8 @@ def verdicts(prompts: list[str], drawn: Pictures) -> list[str]:
 
 
 def _tell(prompts: list[str], seeds: range, drawn: Pictures, shapes: bool) -> None:
-    said = verdicts(prompts, drawn) if shapes else [""] * len(prompts)
+    readable = shapes and drawn.images.shape[-2:] == (SIZE, SIZE)
+    said = verdicts(prompts, drawn) if readable else [""] * len(prompts)
     for prompt, seed, verdict in zip(prompts, seeds, said, strict=True):
         print(f"seed {seed}  {prompt}" + (f"  [{verdict}]" if verdict else ""))
     calls = drawn.evaluations

@@ -187,12 +187,6 @@ class ShardSet:
             raise ValueError(f"{folder} holds no samples: every row was skipped, for the reasons in its skipped.jsonl.")
         if self.manifest.samples != sum(shard.samples for shard in self.manifest.shards):
             raise ValueError(f"{file} does not add up to its samples; prepare the data again, which writes it anew.")
-        there = {path.name for path in folder.iterdir()}
-        if missing := [shard.file for shard in self.manifest.shards if shard.file not in there]:
-            raise ValueError(
-                f"{len(missing)} of the {len(self.manifest.shards)} shards that {file} lists are not there, "
-                f"{missing[0]} among them: copy them again, or prepare the data again, which writes what is missing."
-            )
         self._open: dict[int, Samples] = {}
         self._seen: set[int] = set()
 
@@ -218,6 +212,15 @@ class ShardSet:
     def null(self) -> Tensor:
         """The tokens of the empty caption."""
         return _verified(self.folder / NULL, self.manifest.null)["text"]
+
+    def require_files(self) -> None:
+        """Refuse a folder that has less than its manifest lists, now and not when a run comes to what is missing."""
+        there, shards = {path.name for path in self.folder.iterdir()}, self.manifest.shards
+        if missing := [shard.file for shard in shards if shard.file not in there]:
+            raise ValueError(
+                f"{len(missing)} of the {len(shards)} shards that {self.folder / MANIFEST} lists are not there, "
+                f"{missing[0]} among them: copy them again, or prepare the data again, which writes what is missing."
+            )
 
     def require(self, autoencoder: AutoencoderIdentity, text: TextIdentity) -> None:
         """Refuse shards of other encoders than these."""

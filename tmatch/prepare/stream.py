@@ -87,7 +87,6 @@ class Stream:
 
     def __init__(self, shards: ShardSet, seed: int = 0, window: int = 8) -> None:
         self.shards = shards
-        self.seed = seed
         sizes: dict[tuple[int, int], list[int]] = {}
         for number, shard in enumerate(shards.manifest.shards):
             sizes.setdefault(shard.size, []).append(number)
@@ -101,12 +100,13 @@ class Stream:
 
     def _turns(self, block: int) -> tuple[list[int], list[int]]:
         """The size of each step of a block, and how often each size had its turn before it."""
+        total, totals = len(self), [order.total for order in self.orders]
         while len(self._blocks) <= block:
             turns, before = self._blocks[-1] if self._blocks else ([], [0] * len(self.orders))
             before = [taken + turns.count(group) for group, taken in enumerate(before)]
             taken, turns = list(before), []
             for step in range(len(self._blocks) * BLOCK, (len(self._blocks) + 1) * BLOCK):
-                behind = [order.total * (step + 1) - len(self) * n for order, n in zip(self.orders, taken, strict=True)]
+                behind = [own * (step + 1) - total * n for own, n in zip(totals, taken, strict=True)]
                 turns.append(behind.index(max(behind)))
                 taken[turns[-1]] += 1
             self._blocks.append((turns, before))

@@ -49,6 +49,8 @@ class ShardRecipe(TrainedRecipe):
         """
         training = ShardSet(self.shards)
         validation = None if self.validation is None else ShardSet(self.validation)
+        for shards in filter(None, (training, validation)):
+            shards.require_files()
         about = self.about(training, validation)
         device, encoder = self.train.place(), EmbeddedText(training.null())
         held_out = None if validation is None else self._held_out(validation, self.validation_images, device)

@@ -34,10 +34,12 @@ def _whole(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.writing")
     try:
+        draft.unlink(missing_ok=True)  # which a killed run left
         draft.touch()
         mode = draft.stat().st_mode
         yield draft
-        draft.chmod(mode)  # as files have it here, where who wrote it let nobody else read it
+        if draft.stat().st_mode != mode:  # safetensors writes files that only their owner may read
+            draft.chmod(mode)
         _sync(draft)
         draft.rename(path)
     except (OSError, SafetensorError) as error:  # a full disk, for one

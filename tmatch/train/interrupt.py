@@ -1,11 +1,9 @@
 """Stopping at the end of a step instead of in the middle of it."""
 
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
 _WANTED = (signal.SIGINT, signal.SIGTERM)
 _seen: list[int] = []
@@ -19,27 +17,6 @@ def preempted() -> bool:
 def tell_preempted() -> None:
     """Have it count as a scheduler's wish: another process of the run was asked."""
     _seen.append(signal.SIGTERM)
-
-
-@contextmanager
-def ended_by_scheduler() -> Iterator[None]:
-    """Have SIGTERM end the process with 0 where nothing is trained yet, or all is: there is nothing to save then.
-
-    Else torchrun would take it for a process that failed, and start it again.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> NoReturn:
-        print("Told to end, with nothing to save; the same command goes on.", file=sys.stderr)
-        sys.exit(0)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
