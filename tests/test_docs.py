@@ -147,6 +147,12 @@ def test_the_readme_quotes_the_step_against_pixarts() -> None:
     assert f"| {'; '.join(shares)} |" in README
 
 
+def test_the_plans_tables_are_those_of_its_file() -> None:
+    result = json.loads((ROOT / "docs" / "results" / "plan_paper.json").read_text())
+    shown = (ROOT / "docs" / "plan.md").read_text().splitlines()
+    assert [line for line in benchmark("plan_paper").tables(result).splitlines() if line and line not in shown] == []
+
+
 @pytest.mark.parametrize("name", ["family", "family_full"])
 def test_the_family_is_what_was_measured(name: str) -> None:
     result = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())
