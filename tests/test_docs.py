@@ -153,6 +153,14 @@ def test_the_plans_tables_are_those_of_its_file() -> None:
     assert [line for line in benchmark("plan_paper").tables(result).splitlines() if line and line not in shown] == []
 
 
+def test_real_data_shows_what_was_measured() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "real_data.json").read_text())["emoji"]
+    shown = (ROOT / "docs" / "real_data.md").read_text()
+    for row in measured.values():
+        assert f"| {' | '.join(f'{share:.1%}' for share in row['followed'].values())} |" in shown
+        assert f"train {row['recipe']} --shards emoji-shards --train.steps {row['steps']} " in shown
+
+
 @pytest.mark.parametrize("name", ["family", "family_full"])
 def test_the_family_is_what_was_measured(name: str) -> None:
     result = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())
