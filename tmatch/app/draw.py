@@ -110,13 +110,10 @@ def generate(
         out: a .png file for all pictures side by side, or a folder for a file each.
         path: also write how the pictures came about, as a strip (-path.png) and as an animation (-path.gif).
     """
-    texts = [*prompts, *(() if prompt_file is None else _lines(prompt_file))]
-    each = [text for text in texts for _ in range(whole("The number of pictures of a prompt", images))]
-    if not each:
-        raise ValueError("Give a prompt to draw, such as: tmatch generate 'a red circle and a blue square'.")
+    each = _each(prompts, prompt_file, images)
     _require_writable(out)
     pipeline, recipe = load_model(model)
-    for remark in pipeline.encoder.remarks([*texts, negative]):
+    for remark in pipeline.encoder.remarks([*each, negative]):
         print(f"tmatch: {remark}", file=sys.stderr)
     settings = how.settings(recipe.sampling)
     seeds = range(seed, seed + len(each))
@@ -128,6 +125,15 @@ def generate(
     _write(out, each, seeds, drawn)
     if path:
         _write_path(out, drawn)
+
+
+def _each(prompts: tuple[str, ...], file: Path | None, images: int) -> list[str]:
+    """The prompt of every picture."""
+    texts = [*prompts, *(() if file is None else _lines(file))]
+    each = [text for text in texts for _ in range(whole("The number of pictures of a prompt", images))]
+    if not each:
+        raise ValueError("Give a prompt to draw, such as: tmatch generate 'a red circle and a blue square'.")
+    return each
 
 
 def _lines(path: Path) -> list[str]:
