@@ -123,3 +123,11 @@ def assert_safetensors_and_nothing_else(newest: Path) -> None:
     (newest / parts[0]).unlink()
     with pytest.raises(ValueError, match=r"newest is damaged \(1 of its 2 parts are there\)"):
         checkpoint.load(newest, "ema")
+
+
+def test_processes_that_leave_end_in_peace(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("leaving.py")), str(tmp_path)],
+        check=False, timeout=300, env=os.environ | ONE_THREAD, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -189,9 +189,11 @@ class TrainedRecipe(Strict, ABC):
         if first and trainer.step < self.train.steps:  # what an earlier, shorter run left is no longer the newest
             for name in ("model.safetensors", "result.json"):
                 (out / name).unlink(missing_ok=True)
-        if not trainer.run(progress=progress):
+        finished = trainer.run(progress=progress)
+        average = trainer.processes.assembled(trainer.ema) if finished else None
+        trainer.processes.leave()
+        if not finished:
             return None
-        average = trainer.processes.assembled(trainer.ema)
         if average is not None:
             checkpoint.write_tensors(out / "model.safetensors", merged(average.state_dict()))
         assert average is None or isinstance(average, GeneratorTask)

@@ -78,6 +78,9 @@ class Processes:
     def settle(self, wait: bool = False) -> None:
         """Make what was written the newest checkpoint, if it is on the disk; or `wait` until it is."""
 
+    def leave(self) -> None:
+        """Part from the others, for good: the last that processes do together, before their program ends."""
+
 
 def place_of_process() -> tuple[int, int]:
     """This process's rank and how many there are, as torchrun tells them."""
