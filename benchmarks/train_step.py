@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from flops import flops
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 import tmatch as tm
 from tmatch.data import InMemory, ShapePictures
@@ -64,8 +64,7 @@ def measure(recipe: GeneratorRecipe, repeats: int) -> dict[str, float]:
         trainer = Trainer(task_of(recipe), recipe.train, Path(folder))
         bare = bare_step(trainer)
         a, b = tm.Noise(range(2)).normal(SIDE, SIDE)
-        with FlopCounterMode(display=False) as counter:
-            bare()
+        operations = flops(bare)
         steps = iter(range(1, 10_000))
 
         def whole() -> None:
@@ -76,13 +75,13 @@ def measure(recipe: GeneratorRecipe, repeats: int) -> dict[str, float]:
         turns = [(seconds(whole), seconds(bare), seconds(lambda: a @ b)) for _ in range(repeats)]
     total, networks, product = (statistics.median(column) for column in zip(*turns, strict=True))
     ratio = statistics.median(whole / bare for whole, bare, _ in turns)
-    rate = counter.get_total_flops() / total
+    rate = operations / total
     return {
         "seconds_a_step": round(total, 4),
         "seconds_of_all_steps": round(total * recipe.train.steps),
         "images_a_second": round(recipe.train.batch / total, 1),
         "beyond_the_networks": round(1 - 1 / ratio, 4),
-        "gflops_a_step": round(counter.get_total_flops() / 1e9, 2),
+        "gflops_a_step": round(operations / 1e9, 2),
         "gflops_a_second": round(rate / 1e9, 1),
         "matmul_gflops_a_second": round(2 * SIDE**3 / product / 1e9, 1),
         "share_of_matmul": round(rate / (2 * SIDE**3 / product), 3),
