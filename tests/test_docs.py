@@ -1,11 +1,11 @@
 """What the documents say is so."""
 
 import ast
-import importlib.util
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
@@ -116,15 +116,6 @@ def test_the_readme_quotes_the_measured_autoencoders(name: str) -> None:
 LEARNING = ROOT / "docs" / "results" / "learning.json"
 
 
-def benchmark(name: str) -> Any:  # noqa: ANN401
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_readme_quotes_the_preparation() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "prepare.json").read_text())
     assert measured["same_bytes"]
@@ -147,7 +138,7 @@ def test_the_readme_quotes_the_step_against_pixarts() -> None:
     assert f"| {'; '.join(shares)} |" in README
 
 
-def test_the_plans_tables_are_those_of_its_file() -> None:
+def test_the_plans_tables_are_those_of_its_file(benchmark: Callable[[str], ModuleType]) -> None:
     result = json.loads((ROOT / "docs" / "results" / "plan_paper.json").read_text())
     shown = (ROOT / "docs" / "plan.md").read_text().splitlines()
     assert [line for line in benchmark("plan_paper").tables(result).splitlines() if line and line not in shown] == []
@@ -162,7 +153,7 @@ def test_real_data_shows_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize("name", ["family", "family_full"])
-def test_the_family_is_what_was_measured(name: str) -> None:
+def test_the_family_is_what_was_measured(name: str, benchmark: Callable[[str], ModuleType]) -> None:
     result = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())
     assert (ROOT / "docs" / f"{name}.md").read_text() == benchmark("family").report(result)
 
@@ -179,7 +170,7 @@ def test_the_readme_quotes_the_family() -> None:
     assert f"| {shares} |" in README
 
 
-def test_the_learning_tables_are_what_was_measured() -> None:
+def test_the_learning_tables_are_what_was_measured(benchmark: Callable[[str], ModuleType]) -> None:
     """docs/learning.md is made from the results, and the README quotes them."""
     learning = benchmark("learning")
     result = json.loads(LEARNING.read_text())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
 
 from tmatch.tensors import Time
 
@@ -91,6 +91,19 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 def gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     """What a block adds to its input: x + gate y."""
     return torch.addcmul(x, gate, y)
+
+
+class GELU(nn.Module):
+    """x (1 + tanh z) / 2 = x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3).
+
+    PyTorch has one kernel for it. Where a compiler makes one, the sigmoid takes half the time of the tanh on a CPU.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            return gelu(x, approximate="tanh")
+        rate = math.sqrt(8 / math.pi)
+        return x * torch.sigmoid(x * (rate + 0.044715 * rate * x * x))
 
 
 class RMSNorm(nn.RMSNorm):

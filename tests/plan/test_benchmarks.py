@@ -1,7 +1,7 @@
 """What benchmarks count on a CPU is what a plan counts on the meta device."""
 
-import importlib.util
-from pathlib import Path
+from collections.abc import Callable
+from types import ModuleType
 
 import torch
 
@@ -9,21 +9,16 @@ import tmatch as tm
 from tmatch.plan.training import flops as planned
 
 
-def test_the_operations_of_a_step_on_a_cpu_are_those_planned_for_a_gpu() -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "flops.py"
-    spec = importlib.util.spec_from_file_location("flops", path)
-    assert spec is not None
-    assert spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-
+def test_the_operations_of_a_step_on_a_cpu_are_those_planned_for_a_gpu(
+    benchmark: Callable[[str], ModuleType],
+) -> None:
     def model() -> tm.TransitionMatching:
         return tm.build("fm", tm.DiT(8, 32, 2, 4, condition_width=16), 8)
 
     noise, text = tm.Noise(range(3)), torch.randn(3, 5, 16)
     condition = tm.Condition(text, torch.ones(3, 5, dtype=torch.bool))
     here = model()
-    counted = benchmark.flops(lambda: here.loss(noise.normal(4, 4, 8), noise, condition).mean().backward())
+    counted = benchmark("flops").flops(lambda: here.loss(noise.normal(4, 4, 8), noise, condition).mean().backward())
     with torch.device("meta"):
         there = model()
     assert counted == sum(planned(there, (4, 4, 8), (5, 16), 3).values())

@@ -1,7 +1,7 @@
 """The paper's times on an H100, from FLOPs and a utilisation for each network."""
 
-import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -13,13 +13,8 @@ RESULT = json.loads((ROOT / "docs" / "results" / "plan_paper.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def paper() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("plan_paper", ROOT / "benchmarks" / "plan_paper.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def paper(benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark("plan_paper")
 
 
 def test_the_papers_table_is_two_numbers(paper: ModuleType) -> None:

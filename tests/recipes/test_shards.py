@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from tiny import save_code_autoencoder, save_kl_autoencoder, save_text_encoder
 
 from tmatch.app.cli import main
@@ -193,3 +194,19 @@ main(["train", *{run!r}, "--train.steps", "3", "--train.parallel", "shard"])
     }  # fmt: skip
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=300)
     assert (ended.returncode == 0) == (how == "to its end"), ended.stderr.decode()
+
+
+def test_two_processes_train_to_the_end(shards: Path, tmp_path: Path) -> None:
+    """By the command: the first gathers the weights and writes them, and all end with 0."""
+    run = ["train", "shards-fm", "--shards", str(shards / "shards"), *SMALL, "--train.steps", "3"]
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tmatch"),
+            *(*run, "--train.parallel", "shard", "--out", str(tmp_path / "two")),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    main([*run, "--out", str(tmp_path / "one")])
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-4)

@@ -61,7 +61,6 @@ def main(out: Path, changes: dict[str, object], started: Event | None = None) ->
     if started is not None:
         started.set()
     assert run.run()
-    run.processes.leave()
 
 
 def processes() -> multiprocessing.context.ForkServerContext:

@@ -125,9 +125,9 @@ def assert_safetensors_and_nothing_else(newest: Path) -> None:
         checkpoint.load(newest, "ema")
 
 
-def test_processes_that_leave_end_in_peace(tmp_path: Path) -> None:
+def test_processes_at_rest_may_end(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("leaving.py")), str(tmp_path)],
+        [sys.executable, str(Path(__file__).with_name("ending.py")), str(tmp_path)],
         check=False, timeout=300, env=os.environ | ONE_THREAD, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,6 +16,7 @@ from tmatch.data.pictures import grid, save_animation, save_picture
 from tmatch.data.shapes import SIZE
 from tmatch.eval.captions import captions_satisfied, interval
 from tmatch.eval.shapes import detect, satisfies
+from tmatch.files import write_text
 from tmatch.recipes import load_model
 from tmatch.recipes.base import SamplingSettings
 from tmatch.recipes.settings import Split
@@ -23,7 +24,6 @@ from tmatch.sample import Pictures, TextToImage, compile_for_sampling
 from tmatch.sample.frames import spread
 from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
 from tmatch.tensors import Device, place, whole
-from tmatch.train import checkpoint
 
 FRAMES = 13  # of a strip
 DEFAULT_MODEL = "shapes-dtm-mean"
@@ -194,7 +194,7 @@ def _write(out: Path, prompts: list[str], seeds: range, drawn: Pictures) -> None
         for prompt, seed, image in zip(prompts, seeds, drawn.images, strict=True):
             save_picture(image, out / f"{seed:06d}.png")
             rows.append({"file_name": f"{seed:06d}.png", "text": prompt, "seed": seed})
-        checkpoint.write_text(out / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(out / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     print(f"wrote {out}")
 
 

@@ -13,6 +13,7 @@ from tmatch.backbone.cache import Memory, memories, require_room
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
 from tmatch.layers import (
+    GELU,
     PositionEmbedding,
     TimeModulation,
     gated,
@@ -59,7 +60,7 @@ class Block(nn.Module):
         self.cross_norm = nn.LayerNorm(width) if conditional else None
         self.cross = CrossAttention(width, heads, qk_norm) if conditional else None
         self.mlp_norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width))
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), GELU(), nn.Linear(hidden, width))
 
     def prepare(self, modulation: Tensor, text: Condition | None) -> BlockContext:
         """What does not depend on the tokens, from the shared modulation (batch, 1, 6 width)."""

@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+
+from tmatch.files import drafted
 
 
 def grid(images: Tensor, columns: int | None = None, gap: int = 2) -> Tensor:
@@ -32,25 +34,16 @@ def to_image(picture: Tensor, scale: int = 1) -> Image.Image:
 
 def save_picture(picture: Tensor, path: Path, scale: int = 1) -> None:
     """Write a picture (3, height, width) in [0, 1] as PNG."""
-    _save(path, to_image(picture, scale), format="PNG")
+    with drafted(path) as draft:
+        to_image(picture, scale).save(draft, format="PNG")
 
 
 def save_animation(pictures: Sequence[Tensor], path: Path, scale: int = 1, seconds: float = 0.25) -> None:
     """Write pictures one after the other, each shown so long and the last longer, again and again, as GIF."""
     first, *rest = [to_image(picture, scale) for picture in pictures]
     duration = [round(1000 * seconds)] * len(rest) + [2000]
-    _save(path, first, format="GIF", save_all=True, append_images=rest, duration=duration, loop=0)
-
-
-def _save(path: Path, image: Image.Image, **how: Any) -> None:  # noqa: ANN401
-    """Write a file; one of that name is replaced only by a whole one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.writing")
-    try:
-        image.save(draft, **how)
-        draft.rename(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with drafted(path) as draft:
+        first.save(draft, format="GIF", save_all=True, append_images=rest, duration=duration, loop=0)
 
 
 def load_picture(path: Path, size: int) -> Tensor:

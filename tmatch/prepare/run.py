@@ -14,12 +14,12 @@ from rich.progress import Progress
 from torch import Tensor
 
 from tmatch.data.pictures import cut, read_picture
+from tmatch.files import write_text
 from tmatch.prepare.crop import Size
 from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, is_whole, write
 from tmatch.prepare.source import Source
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.pretrained.identity import PRECISIONS
-from tmatch.train import checkpoint
 
 T = TypeVar("T")
 OVERFLOW = "its latent overflows"
@@ -70,7 +70,7 @@ class Preparation:
                 for number, pictures in self._pictures(missing, pool):
                     self._record_file(number).unlink(missing_ok=True)
                     record = self.encode(number, pictures)
-                    checkpoint.write_text(self._record_file(number), record.model_dump_json() + "\n")
+                    write_text(self._record_file(number), record.model_dump_json() + "\n")
                     bar.advance(shown)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # what is being read for later is not waited for
@@ -214,7 +214,7 @@ class Preparation:
                     "settings."
                 )
         elif rank == 0:
-            checkpoint.write_text(file, self.settings.model_dump_json(indent=2) + "\n")
+            write_text(file, self.settings.model_dump_json(indent=2) + "\n")
 
     def _finish(self, stale: dict[int, int]) -> Manifest:
         """The manifest, once every chunk is there: other processes may be at work on some."""
@@ -234,11 +234,11 @@ class Preparation:
             self.out / NULL, {"text": null.tokens[0][null.mask[0]].to(PRECISIONS[self.settings.dtype]).cpu()}
         )
         skipped = [one.model_dump_json() for chunk in chunks for one in chunk.skipped]
-        checkpoint.write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))
+        write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))
         if not any(chunk.shards for chunk in chunks):
             raise ValueError(f"No row of {self.source.name} can be used; {self.out / 'skipped.jsonl'} says why.")
         manifest = Manifest.of(self.settings, chunks, checksum)
-        checkpoint.write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+        write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         return manifest
 
 

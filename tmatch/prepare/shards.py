@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from tmatch.files import write_bytes
 from tmatch.prepare.crop import Crop
 from tmatch.pretrained.identity import Precision
-from tmatch.train import checkpoint
 from tmatch.train.config import Strict
 
 MANIFEST = "manifest.json"
@@ -262,5 +262,5 @@ def is_whole(path: Path) -> bool:
 def write(path: Path, tensors: dict[str, Tensor]) -> str:
     """Write a file of tensors, whole or not at all; its checksum."""
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
-    checkpoint.write_bytes(path, content)
+    write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()

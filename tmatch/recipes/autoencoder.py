@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from tmatch.data import Autoencoder, CodeAutoencoder
 from tmatch.eval.shapes import check
+from tmatch.files import write_tensors, write_text
 from tmatch.recipes.settings import AnyData, Data, ShapesData
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer, checkpoint
 from tmatch.train.config import Strict
@@ -52,15 +53,15 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
         images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
         trainer = Trainer(AutoencoderTask(self.build(), images, self.kl, self.train.seed), self.train, out, about=self)
         trainer.resume()
-        checkpoint.write_text(out / "recipe.json", self.model_dump_json(indent=2) + "\n")
+        write_text(out / "recipe.json", self.model_dump_json(indent=2) + "\n")
         if not trainer.run(progress=progress):
             return None
         task = trainer.ema
         assert isinstance(task, AutoencoderTask)
         task.autoencoder.standardise(images)
-        checkpoint.write_tensors(out / WEIGHTS, task.autoencoder.state_dict())
+        write_tensors(out / WEIGHTS, task.autoencoder.state_dict())
         result = self.evaluate(task.autoencoder.cpu())
-        checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+        write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
 
     @torch.no_grad()

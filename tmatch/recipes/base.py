@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tmatch.backbone import DiT, Llama
 from tmatch.data import ShapePictures
+from tmatch.files import write_tensors
 from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Choice, Decoding, Unmasking
 from tmatch.model import Model
@@ -19,7 +20,7 @@ from tmatch.recipes.start import StartSettings, merged
 from tmatch.solver import Euler, Solver
 from tmatch.tensors import whole
 from tmatch.text import TextEncoder
-from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
+from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer
 from tmatch.train.config import Strict
 from tmatch.train.processes import place_of_process
 from tmatch.variants import HeadConfig, variant
@@ -189,13 +190,12 @@ class TrainedRecipe(Strict, ABC):
         if first and trainer.step < self.train.steps:  # what an earlier, shorter run left is no longer the newest
             for name in ("model.safetensors", "result.json"):
                 (out / name).unlink(missing_ok=True)
-        finished = trainer.run(progress=progress)
-        average = trainer.processes.assembled(trainer.ema) if finished else None
-        trainer.processes.leave()
-        if not finished:
+        if not trainer.run(progress=progress):
             return None
+        average = trainer.processes.assembled(trainer.ema)
         if average is not None:
-            checkpoint.write_tensors(out / "model.safetensors", merged(average.state_dict()))
+            write_tensors(out / "model.safetensors", merged(average.state_dict()))
+        trainer.processes.rest()  # the others end here, while the first measures
         assert average is None or isinstance(average, GeneratorTask)
         return Fitted(average)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tmatch.files import write_tensors, write_text
 from tmatch.prepare.shards import Identity
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.recipes.autoencoder import COMMITTED
@@ -15,7 +16,6 @@ from tmatch.recipes.generator import About
 from tmatch.recipes.models import Opened
 from tmatch.recipes.settings import FolderData
 from tmatch.recipes.shards import AUTOENCODER, TEXT, AboutShards
-from tmatch.train import checkpoint
 
 
 def export(opened: Opened, out: Path, dtype: torch.dtype = torch.float16, card: str | None = None) -> None:
@@ -25,14 +25,14 @@ def export(opened: Opened, out: Path, dtype: torch.dtype = torch.float16, card: 
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give a new folder, so that nothing in it is lost.")
-    checkpoint.write_text(out / "model.json", _impersonal(opened).model_dump_json(indent=2) + "\n")
+    write_text(out / "model.json", _impersonal(opened).model_dump_json(indent=2) + "\n")
     if (opened.folder / AUTOENCODER).is_dir():
         shutil.copytree(opened.folder / AUTOENCODER, out / AUTOENCODER, dirs_exist_ok=True)
     if isinstance(opened.about, AboutShards):
         _bundle(opened, opened.about, out)
     weights = opened.pipeline.trained().state_dict()
-    checkpoint.write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
-    checkpoint.write_text(out / "README.md", card or model_card(opened, out.name))
+    write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
+    write_text(out / "README.md", card or model_card(opened, out.name))
 
 
 def _impersonal(opened: Opened) -> About | AboutShards:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tmatch.data import Codec, InMemory, ShapePictures
 from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
+from tmatch.files import write_text
 from tmatch.patch import Patchify
 from tmatch.pretrained.identity import digest
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
@@ -115,7 +116,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         if prompts is not None:
             measured = captions_satisfied(pipeline, prompts, **self.sampling.arguments())
             result |= {key: value for key, value in measured.record().items() if key != "seconds"}
-        checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+        write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
 
 
@@ -124,7 +125,7 @@ def describe(recipe: GeneratorRecipe[Any], pipeline: TextToImage, out: Path) -> 
     assert isinstance(pipeline.encoder, WordEncoder)
     words, autoencoder = pipeline.encoder.vocabulary, identity(pipeline.codec)
     about = About(recipe=recipe, shape=pipeline.shape, vocabulary=words, autoencoder=autoencoder)
-    checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n")
+    write_text(out / "model.json", about.model_dump_json(indent=2) + "\n")
 
 
 class About(Strict):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tmatch.data import Codec, InMemory
 from tmatch.data.pictures import grid
+from tmatch.files import write_text
 from tmatch.model import Model
 from tmatch.patch import Patchify
 from tmatch.prepare.shards import MANIFEST, AutoencoderIdentity, Identity, ShardSet, TextIdentity
@@ -67,13 +68,13 @@ class ShardRecipe(TrainedRecipe):
             preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
         finished = self.fit(
             GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
-            lambda: checkpoint.write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"),
+            lambda: write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"),
             training.manifest.contents(), progress,
         )  # fmt: skip
         if finished is None or finished.task is None:
             return None if finished is None else {}
         result = {"weights": "model.safetensors", "samples": len(training)}
-        checkpoint.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+        write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
 
     def sizes(self, expected: Expected) -> Sizes:

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from tmatch.files import write_text
 from tmatch.text import TextEncoder, WordEncoder
 from tmatch.train import GeneratorTask, checkpoint
 from tmatch.train.config import Strict
@@ -45,7 +46,7 @@ class StartSettings(Strict):
         else:
             taken = self._take(task, self.model)
             if first:
-                checkpoint.write_text(kept, json.dumps(taken, indent=1) + "\n")
+                write_text(kept, json.dumps(taken, indent=1) + "\n")
                 print(f"tmatch: {len(taken)} weights of {self.model} are taken, the rest is new", file=sys.stderr)
         for name, parameter in task.named_parameters():
             if self.freeze and name in taken:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from tmatch.backbone.attention import SelfAttention, Sight
 from tmatch.condition import Condition
+from tmatch.layers import GELU
 from tmatch.text.base import TextEncoder
 
 
@@ -18,7 +19,7 @@ class WordBlock(nn.Module):
         self.attention_norm = nn.LayerNorm(width)
         self.attention = SelfAttention(width, heads)
         self.mlp_norm = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), Sight(mask))

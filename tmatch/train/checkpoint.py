@@ -1,7 +1,6 @@
 """Checkpoints: safetensors and JSON, each written whole or not at all."""
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -11,60 +10,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
+
+from tmatch.files import sync, write_tensors, write_text
 
 Tensors = dict[str, dict[str, Tensor]]
 """Named groups of named tensors."""
 Shapes = dict[str, dict[str, torch.Size]]
-
-
-def _sync(path: Path) -> None:
-    """Have a file or folder on the disk before anything that relies on it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A draft to write to, which takes the place of `path` once it is on the disk; until then that stays as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.writing")
-    try:
-        draft.unlink(missing_ok=True)  # which a killed run left
-        draft.touch()
-        mode = draft.stat().st_mode
-        yield draft
-        if draft.stat().st_mode != mode:  # safetensors writes files that only their owner may read
-            draft.chmod(mode)
-        _sync(draft)
-        draft.rename(path)
-    except (OSError, SafetensorError) as error:  # a full disk, for one
-        barred = not os.access(path.parent, os.W_OK)
-        advice = "make its folder writable" if barred else "make room"
-        raise OSError(f"{path} could not be written ({error}); {advice}, and the same command goes on.") from error
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """A safetensors file, written whole or not at all."""
-    with _whole(path) as draft:
-        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, draft)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """A file, written whole or not at all."""
-    with _whole(path) as draft:
-        draft.write_bytes(content)
-
-
-def write_text(path: Path, text: str) -> None:
-    """A text file, written whole or not at all."""
-    write_bytes(path, text.encode())
 
 
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:
@@ -95,12 +48,12 @@ def commit(place: Path, step: int, record: dict[str, Any], keep: int = 2) -> Pat
     final = folder / f"step-{step:08d}"
     about = {"step": step, "parts": len(_parts(place)), **record}
     write_text(place / "record.json", json.dumps(about, indent=2) + "\n")
-    _sync(place)
+    sync(place)
     if final.exists():  # the same step, saved again: the one there is as good
         shutil.rmtree(place)
         return final
     place.rename(final)
-    _sync(folder)
+    sync(folder)
     for old in _all(folder)[:-keep]:
         shutil.rmtree(old)
     return final

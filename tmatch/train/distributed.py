@@ -32,6 +32,7 @@ class Replicas(Processes):
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
         self.device = device
+        self.gloo = device.type == "cpu"
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
         self._replica = DistributedDataParallel(_Called(networks, loss), gradient_as_bucket_view=True)
@@ -64,14 +65,16 @@ class Replicas(Processes):
             checkpoint.save(out, step, tensors, record)
         self.wait()
 
-    def leave(self) -> None:
-        """A thread of Gloo aborts the process if Python ends while it lets go of the last that was said.
+    def rest(self) -> None:
+        """Gloo's threads let go of what was said after it was heard, and abort the process if Python ends meanwhile.
 
-        Destroying a group waits for its threads only where nothing else refers to it, as replicas, meshes and DTensor's
-        caches do to the groups used so far. So the last word is said in a group of its own.
+        Destroying a group waits for its threads only if nothing else refers to it, as replicas, meshes and DTensor's
+        caches do. So the last word is said in a group of its own; by then the threads of others had their turn.
         """
-        dist.barrier(dist.new_group(backend="gloo"))
-        dist.destroy_process_group()
+        if self.gloo:
+            last = dist.new_group(backend="gloo", timeout=LONGEST)
+            dist.barrier(last)
+            dist.destroy_process_group(last)
 
 
 class Shards(Replicas):
@@ -79,6 +82,7 @@ class Shards(Replicas):
 
     def __init__(self, device: torch.device, precision: torch.dtype | None = None) -> None:
         super().__init__(device)
+        self.gloo = True  # writes checkpoints
         # Weights are gathered in `precision`; autocast chooses for what they act on, and gradients add up in float32.
         self.policy = MixedPrecisionPolicy(precision, reduce_dtype=torch.float32, cast_forward_inputs=False)
         self.mesh = init_device_mesh(device.type, (self.world,))

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tmatch.data.pictures import save_picture
+from tmatch.files import write_text
 
 
 class Log:
@@ -34,9 +35,7 @@ class Log:
         """Keep the lines up to a step."""
         if self.path.exists():
             kept = "".join(json.dumps(line) + "\n" for line in self.read() if line["step"] <= step)
-            draft = self.path.with_suffix(".writing")
-            draft.write_text(kept)
-            draft.rename(self.path)
+            write_text(self.path, kept)
 
 
 class Monitor:

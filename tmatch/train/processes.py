@@ -78,8 +78,8 @@ class Processes:
     def settle(self, wait: bool = False) -> None:
         """Make what was written the newest checkpoint, if it is on the disk; or `wait` until it is."""
 
-    def leave(self) -> None:
-        """Part from the others, for good: the last that processes do together, before their program ends."""
+    def rest(self) -> None:
+        """Have nothing under way between the processes, so that their program may end here."""
 
 
 def place_of_process() -> tuple[int, int]:

@@ -52,7 +52,6 @@ class Trainer:
     """AdamW with an average of the weights; the same call goes on where the last one stopped.
 
     A run is a function of the configuration: killed at any moment and started again, it ends with the same bits.
-    A program of several processes ends with `trainer.processes.leave()`.
     """
 
     def __init__(
@@ -121,6 +120,7 @@ class Trainer:
             if self.processes.agreed(preempted()):
                 tell_preempted()
         self.monitor.flush()
+        self.processes.rest()
         return self.step == last
 
     def _look(self) -> None:

@@ -1,11 +1,11 @@
-"""A program: pairs of processes that agree, leave and end as Python does; it fails where one of them dies of it.
+"""A program: pairs of processes that agree, come to rest and end as Python does; it fails where one of them dies of it.
 
 From its last word on a process hardly lets its threads run (`setswitchinterval`): that is when one of Gloo aborts it.
 """
 
 import os
+import signal
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -16,25 +16,22 @@ from tmatch.train.distributed import Replicas
 PAIRS = 12
 
 
-def part(rank: int, store: Path) -> None:
-    dist.init_process_group(
-        "gloo", init_method=store.as_uri(), rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )  # fmt: skip
-    kept.append(dist.group.WORLD)  # as a network in replicas or shards keeps it
+def agree(rank: int, store: Path) -> None:
+    signal.alarm(200)  # not to outlive a test that was given up
+    dist.init_process_group("gloo", init_method=store.as_uri(), rank=rank, world_size=2)
     sys.setswitchinterval(10)
     processes = Replicas(torch.device("cpu"))
     assert processes.agreed(True)
-    processes.leave()
+    processes.rest()
 
 
-kept: list[object] = []
 codes = []
 for pair in range(PAIRS):
     children = []
     for rank in range(2):
         child = os.fork()  # at once: torch is imported
         if child == 0:
-            part(rank, Path(sys.argv[1]) / f"pair-{pair}")
+            agree(rank, Path(sys.argv[1]) / f"pair-{pair}")
             sys.exit()
         children.append(child)
     codes += [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

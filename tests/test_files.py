@@ -1,0 +1,35 @@
+"""Files are written whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from tmatch import files
+from tmatch.data.pictures import save_picture
+
+
+def test_weights_may_be_read_by_those_who_may_read_other_files(tmp_path: Path) -> None:
+    files.write_tensors(tmp_path / "w.safetensors", {"w": torch.ones(1)})
+    (tmp_path / "other").touch()
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_what_fails_leaves_the_file_before_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = tmp_path / "picture.png"
+    save_picture(torch.ones(3, 2, 2), picture)
+    before = picture.read_bytes()
+
+    def full(draft: Path, *_: object, **__: object) -> None:
+        draft.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", lambda _, *to, **how: full(*to, **how))
+    monkeypatch.setattr(files, "save_file", lambda _, draft: full(draft))
+    with pytest.raises(OSError, match="No space left"):
+        save_picture(torch.zeros(3, 2, 2), picture)
+    with pytest.raises(OSError, match=r"picture\.png could not be written .*; make room, and the same command goes on"):
+        files.write_tensors(picture, {})
+    assert picture.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [picture]
