@@ -123,6 +123,12 @@ def test_the_readme_quotes_the_preparation() -> None:
     assert f"| {shown} |" in README
 
 
+def test_the_readme_quotes_dtm_out_of_flow_matching() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "dtm_from_fm.json").read_text())
+    low, high = measured["interval_95"]
+    assert f"| {measured['captions_satisfied']:.3f} ({low:.3f} to {high:.3f}) | `tmatch train shapes-dtm-from-fm" in README
+
+
 def test_the_readme_quotes_the_step_against_pixarts() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "train_dit.json").read_text())
     small, long, *wide = measured["sizes"]
