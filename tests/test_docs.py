@@ -126,7 +126,8 @@ def test_the_readme_quotes_the_preparation() -> None:
 def test_the_readme_quotes_dtm_out_of_flow_matching() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "dtm_from_fm.json").read_text())
     low, high = measured["interval_95"]
-    assert f"| {measured['captions_satisfied']:.3f} ({low:.3f} to {high:.3f}) | `tmatch train shapes-dtm-from-fm" in README
+    shown = f"{measured['captions_satisfied']:.3f} ({low:.3f} to {high:.3f})"
+    assert f"| {shown} | `tmatch train shapes-dtm-from-fm" in README
 
 
 def test_the_readme_quotes_the_step_against_pixarts() -> None:
