@@ -5,7 +5,11 @@
 # started again, with all others, from the last checkpoint, up to three times. SIGTERM saves and ends with 0. On a
 # machine without GPUs, say how many processes: GPUS=2 scripts/torchrun.sh ...
 set -eu
-GPUS=${GPUS:-$(nvidia-smi --list-gpus | wc -l)}
+GPUS=${GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
+if [ "$GPUS" -lt 1 ]; then
+  echo "There is no GPU here; say how many processes are to train: GPUS=2 $0 ..." >&2
+  exit 2
+fi
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
 

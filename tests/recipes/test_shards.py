@@ -210,3 +210,28 @@ def test_two_processes_train_to_the_end(shards: Path, tmp_path: Path) -> None:
     main([*run, "--out", str(tmp_path / "one")])
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-4)
+
+
+def test_without_gpus_the_script_asks_for_a_number(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    said = subprocess.run([str(ROOT / "scripts" / "torchrun.sh")], env=environment, capture_output=True, text=True)
+    assert said.returncode == 2
+    assert said.stderr.startswith("There is no GPU here; say how many processes")
+
+
+def test_coarse_shards_train_in_another_coarse_precision(shards: Path, tmp_path: Path) -> None:
+    """Latents in float16, as they are written, and products in bfloat16."""
+    assert recipe(shards, steps=1, precision="bfloat16").run(tmp_path / "run") is not None
+
+
+def test_encoders_by_a_relative_path_are_found_from_elsewhere(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shards)
+    encoders = ["--autoencoder", "kl", "--text", "text"]
+    main(["prepare", "pictures", "--out", str(tmp_path / "shards"), *encoders, "--size", "16"])
+    recipe(tmp_path, steps=1).run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    load_model(str(tmp_path / "run"))

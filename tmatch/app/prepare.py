@@ -54,8 +54,8 @@ class Encoding:
     def encoders(self) -> tuple[PretrainedAutoencoder, PretrainedText]:
         """Both networks, where they are to compute."""
         where = place(self.device)
-        autoencoder = load_autoencoder(self.autoencoder, self.precision).to(where)
-        return autoencoder, load_text_encoder(self.text, self.longest, self.precision).to(where)
+        autoencoder = load_autoencoder(_from_anywhere(self.autoencoder), self.precision).to(where)
+        return autoencoder, load_text_encoder(_from_anywhere(self.text), self.longest, self.precision).to(where)
 
     def cropping(self, factor: int) -> Crop:
         """The sizes of pictures, for an autoencoder that makes one of `factor` pixels."""
@@ -115,6 +115,12 @@ def prepare(
     print(json.dumps({**counts, "shards": len(manifest.shards)}, indent=2))
     if manifest.skipped:
         print(f"tmatch: {manifest.skipped} rows were skipped; {out / 'skipped.jsonl'} says why.", file=sys.stderr)
+
+
+def _from_anywhere(name: str) -> str:
+    """A local encoder by its whole path, for runs look for it from other folders; one of the hub by its name."""
+    local = Path(name).is_dir() or Path(f"{name}_encoder.safetensors").is_file()
+    return str(Path(name).absolute()) if local else name
 
 
 @contextmanager

@@ -131,7 +131,8 @@ class Stream:
             latents.append(samples.latents[sample])
             captions.append(samples.caption(sample, epoch))
             rows.append(samples.rows[sample])
-        return Batch(torch.stack(latents), torch.cat(captions), [len(one) for one in captions], torch.stack(rows))
+        with torch.autocast("cpu", enabled=False):  # nothing is computed, and float16 stays what it is
+            return Batch(torch.stack(latents), torch.cat(captions), [len(one) for one in captions], torch.stack(rows))
 
 
 @dataclass(frozen=True)
