@@ -42,6 +42,15 @@ class Condition:
             raise ValueError(f"A condition of length {self.tokens.shape[1]} cannot be padded to {length}.")
         return Condition(pad(self.tokens, (0, 0, 0, extra)), pad(self.mask, (0, extra))) if extra else self
 
+    def trimmed(self) -> "Condition":
+        """The same condition, cut where the longest of the batch ends: padding costs as much as text.
+
+        The mask is looked at, for which a GPU would have to be waited: trim before moving a condition there.
+        """
+        used = self.mask.any(0).nonzero()
+        length = int(used[-1]) + 1 if len(used) else 1
+        return Condition(self.tokens[:, :length], self.mask[:, :length])
+
     def repeated(self, batch: int) -> "Condition":
         """One condition for a whole batch; a batch of them stays as it is."""
         if len(self) == batch:

@@ -85,27 +85,3 @@ def angles(positions: Tensor, width: int, longest: float = 10_000.0) -> tuple[Te
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Turn each pair (x_i, x_{i + d/2}) by its angle: x_i cos - x_{i + d/2} sin, and x_{i + d/2} cos + x_i sin."""
     return torch.addcmul(x * cosines, x.roll(x.shape[-1] // 2, dims=-1), sines).to(x.dtype)
-
-
-class CrossAttention(nn.Module):
-    """Attention from tokens to a condition; its keys and values are computed once, by `keys`."""
-
-    def __init__(self, width: int, heads: int, qk_norm: bool = False) -> None:
-        super().__init__()
-        self.heads = heads
-        self.q = nn.Linear(width, width)
-        self.kv = nn.Linear(width, 2 * width)
-        self.q_norm = RMSNorm(width // heads) if qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(width // heads) if qk_norm else nn.Identity()
-        self.out = nn.Linear(width, width)
-
-    def keys(self, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """What does not depend on the tokens: keys and values of the condition."""
-        k, v = by_head(self.kv(condition), self.heads, parts=2)
-        return self.k_norm(k), v
-
-    def forward(self, x: Tensor, keys: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-        """`mask` (batch, length) is False on padding."""
-        (q,) = by_head(self.q(x), self.heads, parts=1)
-        y = scaled_dot_product_attention(self.q_norm(q), *keys, attn_mask=mask[:, None, None, :])
-        return self.out(y.transpose(1, 2).flatten(2))

@@ -1,0 +1,85 @@
+"""Attention to a condition is one function, however its products are put together."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import torch
+from laws import awake
+from torch import nn
+from torch.testing import assert_close
+
+import tmatch as tm
+from tmatch.backbone.cross import CrossAttention, FoldedKeys, Keys
+
+WIDTH, HEADS = 24, 2
+
+
+def caption(length: int, width: int = WIDTH) -> tm.Condition:
+    """Two of a batch: one as long as it goes, one of a single vector."""
+    return tm.Condition(torch.randn(2, length, width), torch.arange(length) < torch.tensor([[length], [1]]))
+
+
+def kept_apart(layer: CrossAttention) -> CrossAttention:
+    """The same layer, which never folds."""
+    other = CrossAttention(WIDTH, HEADS).to(layer.q.weight.dtype)
+    other.load_state_dict(layer.state_dict())
+    other.folds = lambda length, tokens: False
+    return other
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_folding_changes_neither_the_result_nor_any_gradient(length: int) -> None:
+    layer = awake(CrossAttention(WIDTH, HEADS)).double()
+    x, given = torch.randn(2, 60, WIDTH).double(), caption(length)
+    results = []
+    for one, kind in ((layer, FoldedKeys), (kept_apart(layer), Keys)):
+        tokens, text = x.clone().requires_grad_(), given.tokens.double().requires_grad_()
+        keys = one.keys(tm.Condition(text, given.mask), 60)
+        assert isinstance(keys, kind)
+        y = one(tokens, keys)
+        y.square().sum().backward()
+        results.append([y, tokens.grad, text.grad, *(p.grad for p in one.parameters())])
+    for folded, apart in zip(*results, strict=True):
+        assert_close(folded, apart, atol=1e-9, rtol=1e-9)
+
+
+def test_a_wholly_padded_condition_adds_the_bias_alone() -> None:
+    layer, x = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH)
+    nothing = tm.Condition(torch.randn(2, 3, WIDTH), torch.zeros(2, 3, dtype=torch.bool))
+    for one in (layer, kept_apart(layer)):
+        assert_close(one(x, one.keys(nothing, 60)), layer.out.bias.expand_as(x))
+
+
+@pytest.mark.parametrize("tokens", [4, 16, 64, 256])
+@pytest.mark.parametrize("length", [1, 4, 8, 16, 32, 64])
+def test_it_folds_where_that_saves_a_third(tokens: int, length: int, benchmark: Callable[[str], ModuleType]) -> None:
+    flops = benchmark("flops").flops
+    layer = CrossAttention(WIDTH, HEADS).requires_grad_(False)
+    x, given = torch.randn(2, tokens, WIDTH), caption(length)
+    counts = []
+    for folds in (True, False):
+        layer.folds = lambda length, tokens, folds=folds: folds
+        counts.append(flops(lambda: layer(x, layer.keys(given, tokens))) - flops(lambda: layer.kv(given.tokens)))
+    folded, apart = counts
+    biases = 2 * 2 * length * WIDTH  # of the scores, which the rule leaves out
+    assert CrossAttention(WIDTH, HEADS).folds(length, tokens) == (3 * (folded - biases) < 2 * apart)
+
+
+@pytest.mark.parametrize("part", ["q", "out"])
+def test_whatever_stands_in_for_a_projection_takes_part(part: str) -> None:
+    layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(2)
+    assert layer.folds(2, 60)
+    before = layer(x, layer.keys(given, 60))
+
+    class Adapted(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 1
+
+    getattr(layer, part).__class__ = Adapted
+    assert not layer.folds(2, 60)
+    assert not torch.allclose(layer(x, layer.keys(given, 60)), before, atol=1e-2)
+
+
+def test_what_is_normalised_is_not_folded() -> None:
+    assert not CrossAttention(WIDTH, HEADS, qk_norm=True).folds(1, 256)
