@@ -12,10 +12,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from laws import small_model
 from PIL import Image
 
 import tmatch
 from tmatch.app.cli import main
+from tmatch.app.draw import How
 
 CODE = [sys.executable, "-c", "from tmatch.app.cli import main; main()"]
 SETTINGS = {
@@ -214,6 +216,34 @@ def test_unknown_words_are_drawn_with_a_warning(model: Path, tmp_path: Path) -> 
     assert "never saw 'dragon', 'golden'" in done.stderr
     assert "purple" in done.stderr
     assert (tmp_path / "out.png").exists()
+
+
+EVERYTHING = How(
+    head_steps=2, iterations=2, order="raster", confidence_temperature=1.0, temperature=1.0, top_k=2, top_p=0.5, steps=2
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "lacks"),
+    [
+        ("fm", {"head", "masks", "codes"}), ("dtm", {"masks", "codes"}), ("fhtm-2", {"masks", "codes"}),
+        ("mar", {"codes"}), ("ar-discrete", {"head", "masks"}), ("mar-discrete", {"head"}),
+    ],
+)  # fmt: skip
+def test_options_that_change_nothing_are_named(row: str, lacks: set[str]) -> None:
+    kernel, options = small_model(row).kernel, {"head": 2, "masks": 3, "codes": 3}
+    remarks = EVERYTHING.remarks(kernel, solver="heun")
+    assert {remark.split("no ")[1].split(",")[0] for remark in remarks} == lacks
+    assert len(remarks) == sum(options[part] for part in lacks)
+    assert How(steps=4, guidance=2.0).remarks(kernel) == []
+
+
+def test_they_are_named_on_the_way(tmp_path: Path) -> None:
+    for words in (["generate", "a red circle", "--solver", "heun"], ["evaluate", "--prompts", "2"]):
+        done = run(*words, "--model", "shapes-fm", "--steps", "1", "--head-steps", "2", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "the model has no head, so --head-steps changes nothing." in done.stderr
+        assert ("--solver changes nothing" in done.stderr) == ("--solver" in words)
 
 
 def test_a_picture_of_another_size_is_drawn_and_not_judged(model: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +17,7 @@ from tmatch.data.shapes import SIZE
 from tmatch.eval.captions import captions_satisfied, interval
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.files import write_text
+from tmatch.kernel import Categorical, Kernel, MaskedTokens
 from tmatch.recipes import load_model
 from tmatch.recipes.base import SamplingSettings
 from tmatch.recipes.settings import Split
@@ -72,6 +73,21 @@ class How:
         given = {key: value for key, value in asked.items() if value is not None}
         return own.model_copy(update=given)  # the library itself says best what is wrong with it
 
+    def remarks(self, kernel: Kernel, solver: str = "euler") -> list[str]:
+        """On options that were given and change nothing, for the model lacks what they are for."""
+        parts = {
+            "head": (kernel.head is not None, ("head_steps", "solver")),
+            "masks": (isinstance(kernel, MaskedTokens), ("iterations", "order", "confidence_temperature")),
+            "codes": (isinstance(getattr(kernel, "law", None), Categorical), ("temperature", "top_k", "top_p")),
+        }
+        given = {**vars(self), "solver": None if solver == "euler" else solver}
+        return [
+            f"the model has no {part}, so --{option.replace('_', '-')} changes nothing."
+            for part, (there, options) in parts.items()
+            for option in options
+            if not there and given[option] is not None
+        ]
+
 
 Flat = Annotated[How, tyro.conf.arg(name="")]
 
@@ -113,8 +129,7 @@ def generate(
     each = _each(prompts, prompt_file, images)
     _require_writable(out)
     pipeline, recipe = load_model(model)
-    for remark in pipeline.encoder.remarks([*each, negative]):
-        print(f"tmatch: {remark}", file=sys.stderr)
+    _remark([*pipeline.encoder.remarks([*each, negative]), *how.remarks(pipeline.model.kernel, solver)])
     settings = how.settings(recipe.sampling)
     seeds = range(seed, seed + len(each))
     drawn = how.ready(pipeline).generate(
@@ -125,6 +140,11 @@ def generate(
     _write(out, each, seeds, drawn)
     if path:
         _write_path(out, drawn)
+
+
+def _remark(remarks: Iterable[str]) -> None:
+    for remark in remarks:
+        print(f"tmatch: {remark}", file=sys.stderr)
 
 
 def _each(prompts: tuple[str, ...], file: Path | None, images: int) -> list[str]:
@@ -235,6 +255,7 @@ def evaluate(
     pictures = recipe.checkable(prompts, split)
     if pictures is None:
         raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
+    _remark(how.remarks(pipeline.model.kernel))
     settings = how.settings(recipe.sampling)
     measured = captions_satisfied(how.ready(pipeline), pictures, **settings.arguments(), progress=sys.stderr.isatty())
     if json_output:
