@@ -16,8 +16,8 @@ def test_trimming_undoes_padding_and_cuts_no_text() -> None:
     trimmed = given.padded(300).trimmed()
     assert torch.equal(trimmed.tokens, given.tokens)
     assert torch.equal(trimmed.mask, given.mask)
-    from_the_left = Condition(given.tokens, given.mask.flip(1))
-    assert from_the_left.trimmed().tokens.shape == (2, 5, 4)
+    from_the_left = Condition(given.tokens, torch.arange(5) >= torch.tensor([[2], [3]]))
+    assert torch.equal(from_the_left.trimmed().tokens, given.tokens)
     assert Condition(given.tokens, torch.zeros_like(given.mask)).trimmed().tokens.shape == (2, 1, 4)
 
 

@@ -43,9 +43,9 @@ class Condition:
         return Condition(pad(self.tokens, (0, 0, 0, extra)), pad(self.mask, (0, extra))) if extra else self
 
     def trimmed(self) -> "Condition":
-        """The same condition, cut where the longest of the batch ends: padding costs as much as text.
+        """The same condition, cut where the longest of the batch ends, for padding costs as much as text.
 
-        The mask is looked at, for which a GPU would have to be waited: trim before moving a condition there.
+        Reading the mask makes the host wait for a GPU: trim a condition before it goes there.
         """
         used = self.mask.any(0).nonzero()
         length = int(used[-1]) + 1 if len(used) else 1

@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import tmatch as tm
-from tmatch.backbone.cross import CrossAttention, FoldedKeys, Keys
+from tmatch.backbone.cross import CrossAttention
 
 WIDTH, HEADS = 24, 2
 
@@ -33,22 +33,43 @@ def test_folding_changes_neither_the_result_nor_any_gradient(length: int) -> Non
     layer = awake(CrossAttention(WIDTH, HEADS)).double()
     x, given = torch.randn(2, 60, WIDTH).double(), caption(length)
     results = []
-    for one, kind in ((layer, FoldedKeys), (kept_apart(layer), Keys)):
+    assert layer.folds(length, 60)
+    for one in (layer, kept_apart(layer)):
         tokens, text = x.clone().requires_grad_(), given.tokens.double().requires_grad_()
-        keys = one.keys(tm.Condition(text, given.mask), 60)
-        assert isinstance(keys, kind)
-        y = one(tokens, keys)
+        y = one(tokens, one.keys(tm.Condition(text, given.mask)))
         y.square().sum().backward()
         results.append([y, tokens.grad, text.grad, *(p.grad for p in one.parameters())])
     for folded, apart in zip(*results, strict=True):
         assert_close(folded, apart, atol=1e-9, rtol=1e-9)
 
 
+def test_folding_keeps_the_precision() -> None:
+    layer = awake(CrossAttention(WIDTH, HEADS)).bfloat16()
+    x, given = torch.randn(2, 60, WIDTH).bfloat16(), caption(2)
+    assert layer.folds(2, 60)
+    y = layer(x, layer.keys(tm.Condition(given.tokens.bfloat16(), given.mask)))
+    assert y.dtype == torch.bfloat16
+
+
 def test_a_wholly_padded_condition_adds_the_bias_alone() -> None:
     layer, x = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH)
     nothing = tm.Condition(torch.randn(2, 3, WIDTH), torch.zeros(2, 3, dtype=torch.bool))
+    assert layer.folds(3, 60)
     for one in (layer, kept_apart(layer)):
-        assert_close(one(x, one.keys(nothing, 60)), layer.out.bias.expand_as(x))
+        assert_close(one(x, one.keys(nothing)), layer.out.bias.expand_as(x))
+
+
+def test_what_is_under_the_padding_does_not_matter_however_large() -> None:
+    layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(3)
+    assert layer.folds(3, 60)
+    before = layer(x, layer.keys(given))
+    given.tokens[~given.mask] = 1e6
+    assert_close(layer(x, layer.keys(given)), before)
+
+
+def test_one_token_after_the_other_is_never_folded() -> None:
+    """While decoding, every token would have to read keys and values as wide as itself."""
+    assert not any(CrossAttention(64, heads).folds(length, 1) for heads in (1, 2, 8) for length in range(1, 99))
 
 
 @pytest.mark.parametrize("tokens", [4, 16, 64, 256])
@@ -60,25 +81,42 @@ def test_it_folds_where_that_saves_a_third(tokens: int, length: int, benchmark: 
     counts = []
     for folds in (True, False):
         layer.folds = lambda length, tokens, folds=folds: folds
-        counts.append(flops(lambda: layer(x, layer.keys(given, tokens))) - flops(lambda: layer.kv(given.tokens)))
+        counts.append(flops(lambda: layer(x, layer.keys(given))) - flops(lambda: layer.kv(given.tokens)))
     folded, apart = counts
     biases = 2 * 2 * length * WIDTH  # of the scores, which the rule leaves out
     assert CrossAttention(WIDTH, HEADS).folds(length, tokens) == (3 * (folded - biases) < 2 * apart)
 
 
+class Adapted(nn.Linear):
+    """As LoRA, something that adds to a linear layer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + x
+
+
+REPLACEMENTS: dict[str, Callable[[nn.Linear], object]] = {
+    "another class": lambda layer: setattr(layer, "__class__", Adapted),
+    "a hook": lambda layer: layer.register_forward_hook(lambda _, inputs, y: y + inputs[0]),
+    "a hook before": lambda layer: layer.register_forward_pre_hook(lambda _, inputs: (2 * inputs[0],)),
+}
+
+
+@pytest.mark.parametrize("kind", REPLACEMENTS)
 @pytest.mark.parametrize("part", ["q", "out"])
-def test_whatever_stands_in_for_a_projection_takes_part(part: str) -> None:
+def test_whatever_stands_in_for_a_projection_takes_part(part: str, kind: str) -> None:
     layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(2)
     assert layer.folds(2, 60)
-    before = layer(x, layer.keys(given, 60))
-
-    class Adapted(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) + 1
-
-    getattr(layer, part).__class__ = Adapted
+    before = layer(x, layer.keys(given))
+    REPLACEMENTS[kind](getattr(layer, part))
     assert not layer.folds(2, 60)
-    assert not torch.allclose(layer(x, layer.keys(given, 60)), before, atol=1e-2)
+    assert not torch.allclose(layer(x, layer.keys(given)), before, atol=1e-2)
+
+
+def test_a_network_in_the_place_of_a_projection_is_called() -> None:
+    layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(2)
+    before = layer(x, layer.keys(given))
+    layer.q = nn.Sequential(layer.q)
+    assert_close(layer(x, layer.keys(given)), before, atol=1e-5, rtol=1e-5)
 
 
 def test_what_is_normalised_is_not_folded() -> None:

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import EVERYTHING, SelfAttention, Sight, sight
 from tmatch.backbone.cache import Memory, memories, require_room
-from tmatch.backbone.cross import CrossAttention, FoldedKeys, Keys
+from tmatch.backbone.cross import CrossAttention, Keys
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
 from tmatch.layers import (
@@ -32,7 +32,7 @@ class BlockContext:
     """What is the same for every token a block reads: the modulation, and the text's keys and values."""
 
     modulation: tuple[Tensor, ...]  # shift, scale and gate of the attention and of the MLP, each (batch, 1, width)
-    text: Keys | FoldedKeys | None
+    text: Keys | None
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, elementwise_affine=False)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), GELU(), nn.Linear(hidden, width))
 
-    def prepare(self, modulation: Tensor, text: Condition | None, tokens: int) -> BlockContext:
-        """What is the same for all `tokens` of an image, from the shared modulation (batch, 1, 6 width)."""
+    def prepare(self, modulation: Tensor, text: Condition | None) -> BlockContext:
+        """What does not depend on the tokens, from the shared modulation (batch, 1, 6 width)."""
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (modulation + self.offsets).chunk(6, dim=-1)
         parts = (shift_1, 1 + scale_1, gate_1, shift_2, 1 + scale_2, gate_2)
-        return BlockContext(parts, None if self.cross is None or text is None else self.cross.keys(text, tokens))
+        return BlockContext(parts, None if self.cross is None or text is None else self.cross.keys(text))
 
     def forward(
         self, x: Tensor, context: BlockContext, sight: Sight = EVERYTHING, memory: Memory | None = None
@@ -143,7 +143,7 @@ class DiT(nn.Module):
         grid = x.shape[1:-1]
         if positions is None:
             positions = grid_positions(grid, device=x.device)
-        context = self._context(t, condition, len(x), grid.numel()) if cache is None else cache
+        context = self._context(t, condition, len(x)) if cache is None else cache
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions)
         if context.memories is not None:
             first = context.memories[0]
@@ -160,16 +160,16 @@ class DiT(nn.Module):
 
     def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> DiTContext:
         """A cache for decoding: t and the condition are read here, once, and there is room for `length` tokens."""
-        context = self._context(t, condition, batch, length)
+        context = self._context(t, condition, batch)
         width = self.width // self.heads
         room = memories(len(self.blocks), batch, self.heads, length, width, self.x_in.weight)
         return DiTContext(context.blocks, context.output, room)
 
-    def _context(self, t: Time | None, condition: Condition | None, batch: int, tokens: int) -> DiTContext:
+    def _context(self, t: Time | None, condition: Condition | None, batch: int) -> DiTContext:
         text = read_condition(self.condition_in, condition, batch)
         require_time(self.time, t)
         shared = self.x_in.weight.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
         for_blocks, for_output = shared.tensor_split([6 * self.width], dim=-1)
         shift, scale = for_output.chunk(2, dim=-1)
-        blocks = [cast("Block", block).prepare(for_blocks, text, tokens) for block in self.blocks]
+        blocks = [cast("Block", block).prepare(for_blocks, text) for block in self.blocks]
         return DiTContext(blocks, (shift, 1 + scale))
