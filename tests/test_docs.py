@@ -131,19 +131,17 @@ def test_the_readme_quotes_dtm_out_of_flow_matching() -> None:
 
 
 def test_the_readme_quotes_the_step_against_pixarts() -> None:
-    measured = json.loads((ROOT / "docs" / "results" / "train_dit.json").read_text())
-    small, long, *wide = measured["sizes"]
-    assert [(size["width"], size["text"]) for size in measured["sizes"]] == [
-        (384, 77),
-        (384, 300),
-        (768, 77),
-        (1024, 77),
-    ]
-    for size, ratio in ((small, "ratio"), (long, "ratio_unpadded")):
+    two, one = (
+        json.loads((ROOT / "docs" / "results" / f"train_dit{which}.json").read_text())["sizes"]
+        for which in ("", "_one_thread")
+    )
+    for sizes in (two, one):
+        measured = [(size["width"], size["text"]) for size in sizes]
+        assert measured == [(384, 120), (384, 300), (768, 120), (1024, 120)]
+    for size, ratio in ((two[0], "ratio"), (two[0], "ratio_trimmed"), (two[1], "ratio_to_padded")):
         assert f"| {size['eager'][ratio]:.2f}; {size['compiled'][ratio]:.2f} |" in README
-    one = json.loads((ROOT / "docs" / "results" / "train_dit_one_thread.json").read_text())["sizes"]
-    for sizes in ((small, *wide), (one[0], *one[2:])):
-        shares = [f"{size['eager']['share_of_matmul']:.0%}" for size in sizes]
+    for sizes in (two, one):
+        shares = [f"{size['eager']['share_of_matmul']:.0%}" for size in (sizes[0], *sizes[2:])]
         assert f"| {'; '.join(shares)} |" in README
 
 
