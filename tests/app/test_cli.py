@@ -250,6 +250,7 @@ def test_a_picture_of_another_size_is_drawn_and_not_judged(model: Path, tmp_path
     done = run("generate", "a red circle", "--model", str(model), "--width", "48", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "as asked" not in done.stdout
+    assert "the model never saw pictures 32 high and 48 wide, but 32 x 32." in done.stderr
     assert Image.open(tmp_path / "out.png").size == (240, 160)
 
 

@@ -87,6 +87,10 @@ def test_a_run_on_shards_is_sampled_by_its_encoders(variant: str, shards: Path, 
     assert one.shape == (1, 3, 16, 16)
     assert not torch.equal(one, other)
     assert pipeline.generate(["a red square"], [0], steps=2, height=12, width=20).images.shape == (1, 3, 12, 20)
+    sizes = {tuple(4 * side for side in grid) for grid in pipeline.grids}
+    assert sizes == {tuple(2 * side for side in shard.size) for shard in ShardSet(shards / "shards").manifest.shards}
+    assert all(pipeline.remarks(*size) == [] for size in sizes)
+    assert "never saw pictures 8 high and 16 wide" in pipeline.remarks(8, 16)[0]
 
 
 def test_stopped_and_resumed_it_ends_with_the_same_bits(shards: Path, tmp_path: Path) -> None:

@@ -129,7 +129,13 @@ def generate(
     each = _each(prompts, prompt_file, images)
     _require_writable(out)
     pipeline, recipe = load_model(model)
-    _remark([*pipeline.encoder.remarks([*each, negative]), *how.remarks(pipeline.model.kernel, solver)])
+    _remark(
+        [
+            *pipeline.encoder.remarks([*each, negative]),
+            *pipeline.remarks(height, width),
+            *how.remarks(pipeline.model.kernel, solver),
+        ]
+    )
     settings = how.settings(recipe.sampling)
     seeds = range(seed, seed + len(each))
     drawn = how.ready(pipeline).generate(

@@ -53,7 +53,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
             torch.manual_seed(self.train.seed)
             encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
             model = self.network(shape, text.width, codec.codes)
-        return TextToImage(model, encoder, codec, shape)
+        return TextToImage(model, encoder, codec, shape, [shape[:2]])
 
     def codec(self, out: Path | None = None) -> Codec:
         """Pictures to states, as the run in `out` does it; or as one that has not begun would."""

@@ -125,7 +125,8 @@ class ShardRecipe(TrainedRecipe):
         height, width = sizes.most_common(1)[0][0]
         rows, columns = height // self.patch[0], width // self.patch[1]
         shape = (rows, columns, settings.autoencoder.channels * self.patch[0] * self.patch[1])
-        return AboutShards(recipe=self, shape=shape, autoencoder=settings.autoencoder, text=settings.text)
+        grids = tuple((height // self.patch[0], width // self.patch[1]) for height, width in sorted(sizes))
+        return AboutShards(recipe=self, shape=shape, grids=grids, autoencoder=settings.autoencoder, text=settings.text)
 
     def _held_out(self, shards: ShardSet, count: int, device: torch.device) -> Captioned:
         """The first samples of one size, in memory."""
@@ -147,6 +148,8 @@ class AboutShards(Strict):
 
     recipe: ShardRecipe
     shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    grids: tuple[tuple[PositiveInt, PositiveInt], ...] = ()
+    """Rows and columns of tokens that were trained on; models of before do not say."""
     autoencoder: AutoencoderIdentity
     text: TextIdentity
 
@@ -163,7 +166,7 @@ class AboutShards(Strict):
         _require_same(self.text, TextIdentity(**encoder.identity()))
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             model = self.recipe.network(self.shape, encoder.width, self.autoencoder.codes)
-        return TextToImage(model, encoder, self.codec(folder), self.shape)
+        return TextToImage(model, encoder, self.codec(folder), self.shape, self.grids)
 
 
 def _bundled(folder: Path | None, part: str) -> str | None:

@@ -1,6 +1,6 @@
 """From prompts to pictures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,14 +31,25 @@ class Pictures:
 
 
 class TextToImage(nn.Module):
-    """A text encoder, the model it conditions, and the codec between its states of `shape` and pictures."""
+    """A text encoder, the model it conditions, and the codec between its states of `shape` and pictures.
 
-    def __init__(self, model: Model, encoder: TextEncoder, codec: Codec, shape: tuple[int, int, int]) -> None:
+    `grids` are the rows and columns of tokens that the model was trained on, where that is known.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        encoder: TextEncoder,
+        codec: Codec,
+        shape: tuple[int, int, int],
+        grids: Collection[tuple[int, int]] = (),
+    ) -> None:
         super().__init__()
         self.model = model
         self.encoder = encoder
         self.codec = codec
         self.shape = shape
+        self.grids = grids
 
     def trained(self) -> nn.ModuleDict:
         """The parts whose weights a run writes."""
@@ -85,6 +96,15 @@ class TextToImage(nn.Module):
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
         way = frames(result.path, self.codec, size) if keep_path else []
         return Pictures(images, result.evaluations, result.seconds, way)
+
+    def remarks(self, height: int | None, width: int | None) -> list[str]:
+        """On a size that is none of those the model was trained on."""
+        rows, columns, _ = self._shape(height, width)
+        if not self.grids or (rows, columns) in self.grids:
+            return []
+        down, across = self.codec.token
+        known = ", ".join(f"{m * down} x {n * across}" for m, n in sorted(self.grids))
+        return [f"the model never saw pictures {rows * down} high and {columns * across} wide, but {known}."]
 
     def _shape(self, height: int | None, width: int | None) -> tuple[int, int, int]:
         """That of the states of pictures of a size; what is not given is the model's own."""
