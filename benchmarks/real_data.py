@@ -1,12 +1,12 @@
 """Emoji and photographs, from files to pictures of prompts: prepare, train FM and DTM, generate.
 
-    python benchmarks/real_data.py --emoji fluent_emoji_3d_64.zip --photos flickr8k_64.zip
-        --autoencoder taesdxl --text all-MiniLM-L6-v2 [--steps 1600 1250] [--runs runs/real]
+    python benchmarks/real_data.py --emoji fluent_emoji_3d_64.zip [--photos flickr8k_64.zip]
+        --autoencoder taesdxl --text all-MiniLM-L6-v2 [--steps 1600 1250] [--withheld 200] [--runs runs/real]
 
 Every part is a command of `tmatch`, printed before it runs; runs that were begun go on. FM and DTM train at the same
 time on a core each, for numbers of steps that take about the same seconds. There is one emoji a name, so whether a
 prompt was followed can be told without a judge: the picture drawn of a name is nearest, among all emoji as the
-autoencoder renders them, to its own.
+autoencoder renders them, to its own. Emoji that are `--withheld` from training tell what of that is recall.
 """
 
 import argparse
@@ -63,15 +63,20 @@ def unpacked(pictures: zipfile.ZipFile, rows: list[tuple[str, list[str]]], folde
     return folder
 
 
-def emoji(archive: Path, folder: Path) -> Path:
-    """One picture a concept, with its name, and with its name and keywords."""
+def emoji(archive: Path, folder: Path, withheld: int) -> dict[str, Path]:
+    """One picture a concept, with its name, and with its name and keywords; some from all over the list set apart."""
     with zipfile.ZipFile(archive) as pictures:
         rows = [json.loads(line) for line in pictures.read("meta.jsonl").decode().splitlines()]
         kept = [row for row in rows if row["tone"] in ("", "Default")]
         named = [
             (row["file"], [row["name"].lower(), ", ".join([row["name"].lower(), *row["keywords"][:3]])]) for row in kept
         ]
-        return unpacked(pictures, named, folder)
+        apart = {k * len(named) // withheld for k in range(withheld)}
+        parts = {
+            "emoji": [row for k, row in enumerate(named) if k not in apart],
+            "emoji-withheld": [row for k, row in enumerate(named) if k in apart],
+        }
+        return {name: unpacked(pictures, part, folder / name) for name, part in parts.items() if part}
 
 
 def photos(archive: Path, folder: Path, split: str) -> Path:
@@ -93,18 +98,35 @@ def trained(name: str, shards: Path, out: Path, steps: int, *more: str | Path) -
     return {"recipe": recipe, "steps": steps, "seconds": seconds}
 
 
-def followed(model: Path, shards: ShardSet, source: Path, guidance: float) -> float:
-    """The share of names whose picture is nearest to the emoji of that name."""
-    pipeline, recipe = load_model(str(model))
-    own = recipe.sampling.model_copy(update={"guidance": guidance})
+def emoji_of(shards: ShardSet, source: Path) -> tuple[list[str], Tensor]:
+    """Names, and the latents of their emoji."""
     samples = [shards.read(number) for number in range(len(shards.manifest.shards))]
-    latents = torch.cat([part.latents for part in samples]).float()
     lines = [json.loads(line) for line in (source / "metadata.jsonl").read_text().splitlines()]
     names = [lines[row]["text"][0] for part in samples for row in part.rows.tolist()]
-    rendered = torch.cat([pipeline.codec.autoencoder.decode(part) for part in latents.split(128)])
-    chosen = torch.linspace(0, len(names) - 1, NAMES).long().tolist()
-    drawn = pipeline.generate([names[k] for k in chosen], range(NAMES), **own.arguments()).images
-    return (torch.cdist(_small(drawn), _small(rendered)).argmin(1) == torch.tensor(chosen)).float().mean().item()
+    return names, torch.cat([part.latents for part in samples]).float()
+
+
+def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float) -> dict[str, dict[str, float]]:
+    """Of each source, the share of names whose picture is nearest to the emoji of that name, of all; its median place.
+
+    Places count from 1: where nothing was followed, the median is half the number of emoji.
+    """
+    pipeline, recipe = load_model(str(model))
+    own = recipe.sampling.model_copy(update={"guidance": guidance})
+    known = {name: emoji_of(ShardSet(runs / f"{name}-shards"), source) for name, source in sources.items()}
+    latents = torch.cat([part for _, part in known.values()])
+    rendered = _small(torch.cat([pipeline.codec.autoencoder.decode(part) for part in latents.split(128)]))
+    result, first = {}, 0
+    for source, (names, _) in known.items():
+        chosen = torch.linspace(0, len(names) - 1, min(NAMES, len(names))).long()
+        prompts = [names[k] for k in chosen.tolist()]
+        distances = torch.cdist(
+            _small(pipeline.generate(prompts, range(len(prompts)), **own.arguments()).images), rendered
+        )
+        places = 1 + (distances < distances.gather(1, first + chosen[:, None])).sum(1)
+        result[source] = {"share": (places == 1).float().mean().item(), "median_place": places.median().item()}
+        first += len(names)
+    return result
 
 
 def _small(images: Tensor) -> Tensor:
@@ -131,55 +153,74 @@ def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int
     return {"samples": manifest.samples, "skipped": manifest.skipped, "seconds": seconds}
 
 
-def trained_both(runs: Path, name: str, steps: Sequence[int], *more: str | Path) -> dict[str, dict[str, Any]]:
+def trained_all(
+    runs: Path, name: str, models: Sequence[str], steps: Sequence[int], *more: str | Path
+) -> dict[str, dict[str, Any]]:
     """FM and DTM on the same shards at the same time."""
     with ThreadPoolExecutor() as pool:
         started = {
             key: pool.submit(trained, key, runs / f"{name}-shards", runs / f"{name}-{key}", count, *more)
             for key, count in zip(MODELS, steps, strict=True)
+            if key in models
         }
     return {key: run.result() for key, run in started.items()}
+
+
+def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    """Models of emoji, how they follow names, and a picture of theirs."""
+    rows, drawn = trained_all(args.runs, "emoji", args.models, args.steps), []
+    for key, row in rows.items():
+        model = args.runs / f"emoji-{key}"
+        measured = {w: followed(model, args.runs, sources, w) for w in args.guidance}
+        row["followed"] = {str(w): round(each["emoji"]["share"], 3) for w, each in measured.items()}
+        if "emoji-withheld" in sources:
+            row["withheld"] = {str(w): each["emoji-withheld"] for w, each in measured.items()}
+        drawn.append(pictures(model, EMOJI, max(measured, key=lambda w: measured[w]["emoji"]["share"])))
+    save_picture(grid(torch.cat(drawn), columns=len(EMOJI)), args.pictures / "emoji.png", scale=2)
+    return rows
+
+
+def of_photos(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Models of photographs, their loss on others, and a picture of theirs."""
+    held_out = args.runs / "photos-held-out-shards"
+    rows, drawn = trained_all(args.runs, "photos", args.models, args.photo_steps, "--validation", held_out), []
+    for key, row in rows.items():
+        model = args.runs / f"photos-{key}"
+        if (file := model / "validation.jsonl").exists():  # a run shorter than the recipe's interval has none
+            row["validation_loss"] = round(json.loads(file.read_text().splitlines()[-1])["ema"]["mean"], 4)
+        drawn.append(pictures(model, PHOTOS, 3.0))
+    save_picture(grid(torch.cat(drawn), columns=len(PHOTOS)), args.pictures / "photos.png", scale=2)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--emoji", type=Path, required=True, help="an archive with meta.jsonl")
-    parser.add_argument("--photos", type=Path, required=True, help="an archive with captions.jsonl")
+    parser.add_argument("--photos", type=Path, help="an archive with captions.jsonl; without it emoji alone")
     parser.add_argument("--autoencoder", required=True, help="as `tmatch prepare` takes it")
     parser.add_argument("--text", required=True, help="as `tmatch prepare` takes it")
     parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--steps", type=int, nargs=2, default=(1600, 1250), metavar=("FM", "DTM"), help="on emoji")
     parser.add_argument("--photo-steps", type=int, nargs=2, default=(800, 640), metavar=("FM", "DTM"))
+    parser.add_argument("--withheld", type=int, default=0, help="emoji that are not trained on, but asked for")
     parser.add_argument("--guidance", type=float, nargs="+", default=(1.5, 3.0, 5.0))
     parser.add_argument("--runs", type=Path, default=Path("runs/real"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/real_data.json"))
     parser.add_argument("--pictures", type=Path, default=Path("docs/images"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    sources = {
-        "emoji": emoji(args.emoji, args.runs / "emoji"),
-        "photos": photos(args.photos, args.runs / "photos", "train"),
-        "photos-held-out": photos(args.photos, args.runs / "photos-held-out", "dev"),
-    }
+    of_each = {"emoji": emoji(args.emoji, args.runs, args.withheld)}
+    if args.photos is not None:
+        splits = {"photos": "train", "photos-held-out": "dev"}
+        of_each["photos"] = {name: photos(args.photos, args.runs / name, split) for name, split in splits.items()}
     result: dict[str, Any] = {"size": args.size}
-    result["prepared"] = {name: prepared(args, name, source) for name, source in sources.items()}
-    result["emoji"] = trained_both(args.runs, "emoji", args.steps)
-    held_out = args.runs / "photos-held-out-shards"
-    result["photos"] = trained_both(args.runs, "photos", args.photo_steps, "--validation", held_out)
-    emoji_shards, drawn = ShardSet(args.runs / "emoji-shards"), []
-    for key, row in result["emoji"].items():
-        model = args.runs / f"emoji-{key}"
-        shares = {w: followed(model, emoji_shards, sources["emoji"], w) for w in args.guidance}
-        row["followed"] = {str(w): round(share, 3) for w, share in shares.items()}
-        drawn.append(pictures(model, EMOJI, max(shares, key=lambda w: shares[w])))
-    save_picture(grid(torch.cat(drawn), columns=len(EMOJI)), args.pictures / "emoji.png", scale=2)
-    drawn = []
-    for key, row in result["photos"].items():
-        model = args.runs / f"photos-{key}"
-        if (file := model / "validation.jsonl").exists():  # a run shorter than the recipe's interval has none
-            row["validation_loss"] = round(json.loads(file.read_text().splitlines()[-1])["ema"]["mean"], 4)
-        drawn.append(pictures(model, PHOTOS, 3.0))
-    save_picture(grid(torch.cat(drawn), columns=len(PHOTOS)), args.pictures / "photos.png", scale=2)
+    result["prepared"] = {
+        name: prepared(args, name, source) for sources in of_each.values() for name, source in sources.items()
+    }
+    result["emoji"] = of_emoji(args, of_each["emoji"])
+    if args.photos is not None:
+        result["photos"] = of_photos(args)
     text = json.dumps(result, indent=2)
     print(text)
     args.out.write_text(text + "\n")
