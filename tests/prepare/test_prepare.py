@@ -94,6 +94,34 @@ def test_every_kind_of_source_gives_the_same_samples(tmp_path: Path, encoders: E
         preparation(str(tmp_path / "pictures.parquet"), tmp_path / "out-pictures.parquet", encoders).run()
 
 
+def test_a_folder_with_a_text_beside_each_picture(tmp_path: Path, encoders: Encoders) -> None:
+    pictures = [(name, content, text) for name, content, text in rows(9) if isinstance(text, str)]
+    folder_of(tmp_path / "listed", pictures)
+    (paired := tmp_path / "paired").mkdir()
+    (paired / "more").mkdir()
+    for name, content, text in pictures:
+        (paired / name).write_bytes(content)
+        (paired / name).with_suffix(".txt").write_text(f"{text}\n")
+    preparation(str(tmp_path / "listed"), tmp_path / "one", encoders).run()
+    preparation(str(paired), tmp_path / "other", encoders).run()
+    listed, found = (
+        {k: v for k, v in contents(tmp_path / out).items() if k.endswith(".safetensors")} for out in ("one", "other")
+    )
+    assert listed == found
+    (paired / "more" / "alone.png").write_bytes(pictures[0][1])
+    (paired / "._000.png").write_bytes(b"what another system leaves")
+    with pytest.raises(ValueError, match="holds shards with another contents"):
+        preparation(str(paired), tmp_path / "other", encoders).run()
+    manifest = preparation(str(paired), tmp_path / "again", encoders).run()
+    assert manifest is not None
+    assert (manifest.samples, manifest.skipped) == (len(pictures), 1)
+    assert "more/alone.txt cannot be read: No such file" in (tmp_path / "again" / "skipped.jsonl").read_text()
+    for text in paired.rglob("*.txt"):
+        text.unlink()
+    with pytest.raises(ValueError, match=r"pictures without captions: write a metadata.jsonl, or .* a .txt"):
+        preparation(str(paired), tmp_path / "none", encoders)
+
+
 def test_what_is_read_back_is_what_the_encoders_say(tmp_path: Path, encoders: Encoders) -> None:
     autoencoder, text = encoders
     work = preparation(str(folder_of(tmp_path / "pictures", rows(7))), tmp_path / "out", encoders)

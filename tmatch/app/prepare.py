@@ -81,7 +81,8 @@ def prepare(
     shared between processes.
 
     Args:
-        source: a folder with a metadata.jsonl, tars (WebDataset), parquet files, a saved data set, or one on the hub.
+        source: a folder with a metadata.jsonl or with a .txt beside each picture, tars (WebDataset), parquet files, a
+            saved data set, or one on the hub.
         out: the folder of the shards.
         how: the encoders, and what they are given.
         image_column: column of the pictures, in a table.

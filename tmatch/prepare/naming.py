@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from tmatch.prepare.source import FolderSource, Source, TableSource, TarSource
+from tmatch.prepare.source import PICTURES, FolderSource, PairSource, Source, TableSource, TarSource
 from tmatch.pretrained.identity import extra, first_line
 
 
 def open_source(name: str, image: str = "image", text: str = "text", split: str = "train") -> Source:
-    """A folder with a metadata.jsonl, tars, parquet files, a saved data set, or one on the hub.
+    """A folder with a metadata.jsonl or a .txt a picture, tars, parquet files, a saved data set, or one on the hub.
 
     A folder of tars or parquet files stands for all of them.
     """
@@ -28,6 +28,8 @@ def open_source(name: str, image: str = "image", text: str = "text", split: str 
         raise ValueError(f"{name} holds several data sets: give one of its folders, {parts}.")
     if (path / "dataset_info.json").is_file():
         return TableSource(name, _table(name), image, text)
+    if path.is_dir() and any(file.suffix.lower() in PICTURES for file in path.rglob("*")):
+        return PairSource(path)
     if path.exists():
         raise ValueError(f"{name} holds no pictures: no metadata.jsonl, no tars, no parquet files, no saved data set.")
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:

@@ -98,13 +98,36 @@ class FolderSource(Source):
             raise Unusable("it has no file_name")
         if "text" not in row:
             raise Unusable(f"{name} has no text")
-        file = Path(os.path.realpath(self.folder / name))  # which goes along with circles of links
-        if self.folder not in file.parents:
-            raise Unusable(f"{name} is outside of the folder")
         captions = texts(row["text"])
-        if not self.folder.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "The folder is gone", str(self.folder))
-        return Row(name, _file_bytes(file, name), captions)
+        return Row(name, _bytes_within(self.folder, name), captions)
+
+
+class PairSource(Source):
+    """All pictures in a folder and those within it, each with its caption in a .txt of the same name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self.folder = folder.resolve()
+        within = (file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in PICTURES)
+        self.files = sorted(str(file) for file in within if not file.name.startswith("."))
+        texts_there = [_caption_file(file) for file in self.files if (folder / _caption_file(file)).is_file()]
+        if not texts_there:
+            raise ValueError(
+                f"{folder} holds pictures without captions: write a metadata.jsonl, or for each picture a .txt of the "
+                "same name."
+            )
+        self.contents = _digest(chain(self.files, ((file, (folder / file).read_bytes()) for file in texts_there)))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def key(self, index: int) -> str:
+        return self.files[index]
+
+    def read(self, index: int) -> Row:
+        name = self.files[index]
+        captions = texts(_decoded(_bytes_within(self.folder, _caption_file(name))))
+        return Row(name, _bytes_within(self.folder, name), captions)
 
 
 class TarSource(Source):
@@ -228,6 +251,20 @@ def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
     if len(found) < size:
         raise Unusable("the tar ends within it")
     return found
+
+
+def _caption_file(name: str) -> str:
+    return str(Path(name).with_suffix(".txt"))
+
+
+def _bytes_within(folder: Path, name: str) -> bytes:
+    """The contents of a file of a folder, which may not lead out of it."""
+    file = Path(os.path.realpath(folder / name))  # which goes along with circles of links
+    if folder not in file.parents:
+        raise Unusable(f"{name} is outside of the folder")
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "The folder is gone", str(folder))
+    return _file_bytes(file, name)
 
 
 def _file_bytes(file: Path, name: str) -> bytes:
