@@ -124,7 +124,10 @@ def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float)
             _small(pipeline.generate(prompts, range(len(prompts)), **own.arguments()).images), rendered
         )
         places = 1 + (distances < distances.gather(1, first + chosen[:, None])).sum(1)
-        result[source] = {"share": (places == 1).float().mean().item(), "median_place": places.median().item()}
+        result[source] = {
+            "share": round((places == 1).float().mean().item(), 3),
+            "median_place": places.median().item(),
+        }
         first += len(names)
     return result
 
@@ -172,7 +175,7 @@ def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, di
     for key, row in rows.items():
         model = args.runs / f"emoji-{key}"
         measured = {w: followed(model, args.runs, sources, w) for w in args.guidance}
-        row["followed"] = {str(w): round(each["emoji"]["share"], 3) for w, each in measured.items()}
+        row["followed"] = {str(w): each["emoji"]["share"] for w, each in measured.items()}
         if "emoji-withheld" in sources:
             row["withheld"] = {str(w): each["emoji-withheld"] for w, each in measured.items()}
         drawn.append(pictures(model, EMOJI, max(measured, key=lambda w: measured[w]["emoji"]["share"])))
