@@ -39,6 +39,8 @@ PHOTOS = [
 MODELS = {"fm": "shards-fm", "dtm": "shards-dtm-mean"}
 NAMES = 200
 """Emoji whose names are drawn to see whether they were followed."""
+SHOWN = 12
+"""Of those that were withheld from training."""
 
 
 def tmatch(*words: str | Path) -> None:
@@ -170,16 +172,24 @@ def trained_all(
 
 
 def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Models of emoji, how they follow names, and a picture of theirs."""
-    rows, drawn = trained_all(args.runs, "emoji", args.models, args.steps), []
+    """Models of emoji, how they follow names, and a picture of theirs: of names they know, or of those withheld."""
+    rows, drawn, prompts = trained_all(args.runs, "emoji", args.models, args.steps), [], EMOJI
+    if apart := sources.get("emoji-withheld"):
+        names, latents = emoji_of(ShardSet(args.runs / "emoji-withheld-shards"), apart)
+        chosen = torch.linspace(0, len(names) - 1, SHOWN).long()
+        prompts = [names[k] for k in chosen.tolist()]
     for key, row in rows.items():
         model = args.runs / f"emoji-{key}"
         measured = {w: followed(model, args.runs, sources, w) for w in args.guidance}
         row["followed"] = {str(w): each["emoji"]["share"] for w, each in measured.items()}
-        if "emoji-withheld" in sources:
+        if apart:
             row["withheld"] = {str(w): each["emoji-withheld"] for w, each in measured.items()}
-        drawn.append(pictures(model, EMOJI, max(measured, key=lambda w: measured[w]["emoji"]["share"])))
-    save_picture(grid(torch.cat(drawn), columns=len(EMOJI)), args.pictures / "emoji.png", scale=2)
+            row["shown"] = prompts
+        drawn.append(pictures(model, prompts, max(measured, key=lambda w: measured[w]["emoji"]["share"])))
+    if apart:
+        drawn.append(load_model(str(model))[0].codec.autoencoder.decode(latents[chosen]))
+    file = args.pictures / ("emoji_withheld.png" if apart else "emoji.png")
+    save_picture(grid(torch.cat(drawn), columns=len(prompts)), file, scale=2)
     return rows
 
 
