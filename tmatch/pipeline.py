@@ -13,7 +13,7 @@ from torch import Tensor
 from tmatch.data.pictures import to_image
 from tmatch.pretrained.hub import download, upload
 from tmatch.recipes.export import export
-from tmatch.recipes.models import MODELS, Opened, open_model
+from tmatch.recipes.models import HUB, MODELS, Opened, open_model
 from tmatch.sample import Evaluations
 from tmatch.tensors import whole
 
@@ -43,7 +43,7 @@ class Pipeline:
 
         No code of it is run; weights are safetensors.
         """
-        name = str(name)
+        name = str(name).removeprefix(HUB)
         if name not in MODELS and not Path(name).exists() and name.count("/") == 1:
             name = str(download(name, revision, token, local_files_only))
         return cls(open_model(name))

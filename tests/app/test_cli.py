@@ -96,8 +96,29 @@ def test_what_is_in_a_folder_is_not_written_over(model: Path, tmp_path: Path) ->
     assert (tmp_path / "mine" / "metadata.jsonl").read_text() == "mine"
 
 
+@pytest.mark.parametrize("mine", ["result.json", "model.safetensors", "metadata.jsonl", "writing/novel.txt"])
+@pytest.mark.parametrize("recipe", ["shapes-dtm", "shapes-autoencoder"])
+def test_nothing_of_others_is_lost_by_training(recipe: str, mine: str, tmp_path: Path) -> None:
+    (file := tmp_path / "run" / mine).parent.mkdir(parents=True)
+    file.write_text("mine")
+    assert_refused(run("train", recipe, "--out", "run", cwd=tmp_path), f"run holds {mine}, and no run that could go on")
+    assert [found for found in (tmp_path / "run").rglob("*") if found.is_file()] == [file]
+    assert_refused(run("train", recipe, "--out", f"run/{mine}", cwd=tmp_path), "is a file; give a folder")
+
+
+def test_a_run_begins_beside_its_log_and_goes_on_after_a_first_checkpoint_that_was_cut(tmp_path: Path) -> None:
+    (tmp_path / "writing").mkdir()
+    (tmp_path / "writing" / "ema.safetensors").write_text("half of a checkpoint")
+    for name in ("losses.jsonl", "log.txt"):
+        (tmp_path / name).write_text("")
+    done = run("train", "shapes-dtm", "--out", str(tmp_path), *SMALL, "--train.steps", "2")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_yaml_file_overrides_the_recipe_and_options_override_the_file(tmp_path: Path) -> None:
-    (tmp_path / "my.yaml").write_text("train: {steps: 2, batch: 4}\nwidth: 8\ndata:\n  images: 30\nheld_out: 2\n")
+    (tmp_path / "my.yaml").write_text(
+        "train: {steps: 2, batch: 4, learning_rate: 2e-4}\nwidth: 8\ndata:\n  images: 30\nheld_out: 2\n"
+    )
     out = tmp_path / "run"
     done = run(
         "train", "shapes-autoencoder", "--config", "my.yaml", "--out", str(out), "--data.images", "20", cwd=tmp_path
@@ -105,6 +126,7 @@ def test_a_yaml_file_overrides_the_recipe_and_options_override_the_file(tmp_path
     assert done.returncode == 0, done.stderr
     settings = json.loads((out / "recipe.json").read_text())
     assert (settings["width"], settings["train"]["steps"], settings["data"]["images"]) == (8, 2, 20)
+    assert settings["train"]["learning_rate"] == 2e-4
 
 
 @pytest.mark.parametrize(
@@ -168,6 +190,14 @@ def test_a_config_counts_wherever_it_stands(tmp_path: Path) -> None:
         (["generate", "a circle", "--out", "x.jpg"], ["written as PNG; call it x.png"]),
         (["generate"], ["Give a prompt"]),
         (["generate", ""], ["A prompt is empty"]),
+        (["generate", "a \udcff circle"], ["has half of a letter; is it written in UTF-8?"]),
+        (["generate", "a circle", "--negative", "\udcff"], ["has half of a letter"]),
+        (["generate", "a circle", "--model", "owner/name"], ["no model 'owner/name'", "hf:owner/name of the hub"]),
+        (["train", "shapes-dtm", "--out", "x", "--patch", "0", "1"], ["patch.0: ", "greater than 0, got 0"]),
+        (
+            ["train", "shapes-dtm", "--out", "x", "--head.patch", "-1", "1"],
+            ["head.patch.0: ", "greater than 0, got -1"],
+        ),
         (["generate", "a circle", "--model", "nowhere"], ["no model 'nowhere'"]),
         (["generate", "a circle", "--prompt-file", "none.txt"], ["no file none.txt"]),
         (["generate", "a circle", "--step", "5"], ["--steps"]),

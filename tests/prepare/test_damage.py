@@ -7,12 +7,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from sources import Encoders, contents, encoded, folder_of, picture, preparation, rows
 from tiny import save_text_encoder
 
 from tmatch.prepare import Preparation, ShardSet
-from tmatch.prepare.shards import AutoencoderIdentity, TextIdentity
+from tmatch.prepare.shards import NULL, AutoencoderIdentity, TextIdentity
 from tmatch.pretrained import load_text_encoder
 
 GOOD: dict[str, bytes] = {
@@ -121,6 +122,44 @@ def test_a_truncated_tar_is_used_up_to_there_and_the_rest_is_listed(tmp_path: Pa
         assert manifest is not None
         assert (manifest.samples, manifest.skipped) == (samples, skipped), name
         assert ("cut or damaged from here on" in (tmp_path / name / "skipped.jsonl").read_text()) == (name != "whole")
+
+
+def test_members_of_one_name_are_samples_of_their_own_and_two_pictures_in_one_are_listed(
+    tmp_path: Path, encoders: Encoders
+) -> None:
+    with tarfile.open(tmp_path / "pictures.tar", "w") as tar:
+        for k, name in enumerate(("a.png", "a.txt", "a.png", "a.txt", "b.png", "b.webp", "b.txt")):
+            part = b"a circle" if name.endswith("txt") else picture(k)
+            member = tarfile.TarInfo(name)
+            member.size = len(part)
+            tar.addfile(member, io.BytesIO(part))
+    manifest = preparation(str(tmp_path / "pictures.tar"), tmp_path / "out", encoders).run()
+    assert manifest is not None
+    assert (manifest.samples, manifest.skipped) == (2, 1)
+    assert "several pictures, .png and .webp: leave one" in (tmp_path / "out" / "skipped.jsonl").read_text()
+    one, other = ShardSet(tmp_path / "out").read(0).latents
+    assert not torch.equal(one, other)
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mtime_ns for file in folder.rglob("*.safetensors") if file.name != NULL}
+
+
+def test_pictures_and_encoders_may_lie_elsewhere_when_it_goes_on(tmp_path: Path, encoders: Encoders) -> None:
+    source = folder_of(tmp_path / "pictures", rows(9))
+    preparation(str(source), tmp_path / "out", encoders).run()
+    before = times(tmp_path / "out")
+    work = preparation(str(source.rename(tmp_path / "moved")), tmp_path / "out", encoders)
+    moved = work.settings.autoencoder.model_copy(update={"name": "elsewhere"})
+    work.settings = work.settings.model_copy(update={"licence": "MIT", "autoencoder": moved})
+    manifest = work.run()
+    assert manifest is not None
+    assert (manifest.settings.licence, manifest.settings.autoencoder.name) == ("MIT", "elsewhere")
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["source"] == str(tmp_path / "moved")
+    assert times(tmp_path / "out") == before, "nothing was encoded again"
+    work.settings = work.settings.model_copy(update={"autoencoder": moved.model_copy(update={"digest": "other"})})
+    with pytest.raises(ValueError, match="holds shards with another autoencoder"):
+        work.run()
 
 
 def test_a_row_that_was_mended_is_taken_by_the_same_command(tmp_path: Path, encoders: Encoders) -> None:

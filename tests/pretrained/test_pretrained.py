@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tiny import save_code_autoencoder, save_kl_autoencoder, save_text_encoder, tiny_autoencoder
 
 from tmatch.pretrained import digest, load_autoencoder, load_text_encoder
@@ -60,6 +60,49 @@ def test_the_files_of_a_tiny_autoencoder_are_its_diffusers_form(tmp_path: Path) 
     save_file({**files["decoder"], "99.weight": torch.zeros(1)}, tmp_path / "tae_decoder.safetensors")
     with pytest.raises(ValueError, match="names no tiny autoencoder's two files"):
         load_autoencoder(str(tmp_path / "tae"))
+
+
+def save_bert(folder: Path, kind: str = "Bert", **tokenizer: object) -> Path:
+    """A masked language model: it has no pooler."""
+    import transformers
+
+    save_text_encoder(folder)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=10, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=12, pad_token_id=0,
+    )  # fmt: skip
+    getattr(transformers, f"{kind}ForMaskedLM")(config).save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, **tokenizer}))
+    return folder
+
+
+def test_an_encoder_without_a_pooler_is_the_same_each_time(tmp_path: Path) -> None:
+    one, other = (load_text_encoder(str(folder)) for folder in [save_bert(tmp_path)] * 2)
+    assert one.identity() == other.identity()
+    assert torch.equal(one(["a red circle"]).tokens, other(["a red circle"]).tokens)
+
+
+def test_positions_that_begin_after_the_padding_are_not_overrun(tmp_path: Path) -> None:
+    encoder = load_text_encoder(str(save_bert(tmp_path, "Roberta")))
+    assert encoder.longest == 11
+    assert encoder(["a red circle " * 10]).tokens.isfinite().all()
+
+
+def test_encoders_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+    text, kl = save_bert(tmp_path / "text"), save_kl_autoencoder(tmp_path / "kl")
+    for file, part in ((text / "model.safetensors", "attention"), (kl / "diffusion_pytorch_model.safetensors", "mid")):
+        save_file({key: x for key, x in load_file(file).items() if part not in key}, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"text encoder .* is not whole: its files lack .*attention.*; fetch it again"):
+        load_text_encoder(str(text))
+    with pytest.raises(ValueError, match=r"autoencoder .* is not whole: its files lack .*mid.*; fetch it again"):
+        load_autoencoder(str(kl))
+
+
+def test_a_tokenizer_that_pads_on_the_left_changes_nothing(tmp_path: Path) -> None:
+    encoder = load_text_encoder(str(save_bert(tmp_path, padding_side="left")))
+    alone, together = encoder(["a red"]), encoder(["a red", "two blue square of a red"])
+    torch.testing.assert_close(together.tokens[:1, :3], alone.tokens)
 
 
 def test_a_caption_has_the_same_condition_in_any_company(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def _later(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
 
 def _setting(error: ValidationError, detail: ErrorDetails) -> str:
     """The name of a setting, as it is written."""
-    return ROOMS.get(error.title, "") + ".".join(map(str, detail["loc"]))
+    return (ROOMS.get(error.title, "") + ".".join(map(str, detail["loc"]))).rstrip(".")
 
 
 def _reason(error: ErrorDetails) -> str:

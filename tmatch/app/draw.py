@@ -23,6 +23,7 @@ from tmatch.recipes.base import SamplingSettings
 from tmatch.recipes.settings import Split
 from tmatch.sample import Pictures, TextToImage, compile_for_sampling
 from tmatch.sample.frames import spread
+from tmatch.sample.text_to_image import require_text
 from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
 from tmatch.tensors import Device, place, whole
 
@@ -113,7 +114,7 @@ def generate(
 
     Args:
         prompts: what to draw, each in quotes: "a red circle and a blue square".
-        model: one that comes with the package, or the folder of a run.
+        model: one that comes with the package, the folder of a run, or hf:owner/name, one of the hub.
         prompt_file: a text file with a prompt a line, drawn after those given here.
         images: how many pictures of each prompt.
         how: how to sample.
@@ -127,6 +128,7 @@ def generate(
         path: also write how the pictures came about, as a strip (-path.png) and as an animation (-path.gif).
     """
     each = _each(prompts, prompt_file, images)
+    require_text(*each, negative)
     _require_writable(out)
     pipeline, recipe = load_model(model)
     _remark(

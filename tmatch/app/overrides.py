@@ -1,6 +1,7 @@
 """Settings from a YAML file, on top of a recipe's."""
 
 import json
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,12 +12,21 @@ from pydantic import BaseModel
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
+class _Loader(yaml.SafeLoader):
+    """The safe loader, to which 1e-4 is a number, as it is to people and to YAML 1.2."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"), list("-+0123456789")
+)
+
+
 def with_file(settings: Settings, path: Path) -> Settings:
     """The settings, changed where a YAML file says so."""
     if not path.is_file():
         raise ValueError(f"There is no file {path} to take settings from.")
     try:
-        changes = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        changes = _Loader(path.read_text(encoding="utf-8-sig")).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from error
     if not isinstance(changes, dict):

@@ -95,6 +95,8 @@ def prepare(
         whole(f"--{name}", number)
     if Path(source).exists() and out.resolve() == Path(source).resolve():
         raise ValueError(f"{out} is where the pictures are; give another folder for the shards.")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; give a folder for the shards.")
     if source.encode(errors="replace") != os.fsencode(source):
         raise ValueError(f"The source {source!r} has a name that is not UTF-8; give it another.")
     pictures = open_source(source, image_column, text_column, split)

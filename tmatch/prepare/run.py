@@ -207,12 +207,13 @@ class Preparation:
             except ValidationError as error:
                 raise ValueError(f"{file} is damaged, or of another version; give a new folder.") from error
             now = self.settings if then.contents else self.settings.model_copy(update={"contents": ""})  # an older one
-            changed = [key for key in Settings.model_fields if getattr(then, key) != getattr(now, key)]
-            if changed:
+            if changed := then.differs(now):
                 raise ValueError(
                     f"{self.out} holds shards with another {' and '.join(changed)}; give a new folder, or the old "
                     "settings."
                 )
+            if rank == 0 and then != now:  # pictures or encoders lie elsewhere now
+                write_text(file, now.model_dump_json(indent=2) + "\n")
         elif rank == 0:
             write_text(file, self.settings.model_dump_json(indent=2) + "\n")
 

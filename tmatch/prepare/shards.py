@@ -58,7 +58,7 @@ class TextIdentity(Identity):
 
 
 class Settings(Strict):
-    """All that the bytes of a shard depend on."""
+    """All that the bytes of a shard depend on, and where pictures and encoders were, which they do not depend on."""
 
     source: str
     contents: str = ""  # a digest of what the source lists
@@ -70,6 +70,14 @@ class Settings(Strict):
     chunk: int
     batch: int
     licence: str
+
+    def differs(self, other: Self) -> list[str]:
+        """The settings that would give other bytes."""
+        elsewhere: dict[str, bool | set[str]] = {
+            "source": True, "licence": True, "autoencoder": {"name"}, "text": {"name"},
+        }  # fmt: skip
+        mine, others = (one.model_dump(exclude=elsewhere) for one in (self, other))
+        return [key for key in mine if mine[key] != others[key]]
 
 
 class Shard(Strict):

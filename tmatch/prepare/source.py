@@ -10,7 +10,7 @@ import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +153,12 @@ class TarSource(Source):
         number, key, parts = self.rows[index]
         if key == REST:
             raise Unusable("the tar is cut or damaged from here on: fetch it again, and give a new folder")
-        picture = next((suffix for suffix in PICTURES if suffix in parts), None)
-        if picture is None:
+        pictures = [suffix for suffix in PICTURES if suffix in parts]
+        if not pictures:
             raise Unusable("it has no picture")
+        if len(pictures) > 1:
+            raise Unusable(f"it has several pictures, {' and '.join(pictures)}: leave one")
+        picture = pictures[0]
         with self.files[number].open("rb") as file:
             read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, ".txt", ".json") if suffix in parts}
         if ".txt" in read:
@@ -231,7 +234,8 @@ def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
                     head, _, name = member.name.rpartition("/")
                     stem, dot, suffix = name.partition(".")
                     place = (member.offset_data, member.size)
-                    rows.setdefault(f"{head}/{stem}" if head else stem, {})[dot + suffix.lower()] = place
+                    parts = _sample(rows, f"{head}/{stem}" if head else stem, dot + suffix.lower())
+                    parts[dot + suffix.lower()] = place
             whole.seek(tar.offset)
             rest = iter(lambda: whole.read(2**20), b"")
             ended = (first := next(rest, b""))[: tarfile.BLOCKSIZE] == bytes(tarfile.BLOCKSIZE)
@@ -243,6 +247,12 @@ def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
     if not ended:  # the library takes any header it cannot read for the end, and any hole
         rows[REST] = {}
     return rows
+
+
+def _sample(rows: dict[str, dict[str, tuple[int, int]]], key: str, suffix: str) -> dict[str, tuple[int, int]]:
+    """The sample that a member belongs to: the first of its name that has none of its suffix, if need be a new one."""
+    names = chain([key], (f"{key} ({number})" for number in count(2)))
+    return next(parts for name in names if suffix not in (parts := rows.setdefault(name, {})))
 
 
 def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:

@@ -111,12 +111,18 @@ def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedA
         kind = AutoencoderKL.load_config(name).get("_class_name")
         if kind not in kinds:
             raise ValueError(f"{name} holds a {kind}, and an autoencoder is one of {', '.join(kinds)}.")
-        network = kinds[kind].from_pretrained(name, torch_dtype=dtype, use_safetensors=True)
+        network, found = kinds[kind].from_pretrained(
+            name, torch_dtype=dtype, use_safetensors=True, output_loading_info=True
+        )
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(
             f"There is no autoencoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, a "
             "folder with its config.json and safetensors, or the stem of a tiny one's files."
         ) from error
+    if found["missing_keys"]:
+        raise ValueError(
+            f"The autoencoder {name} is not whole: its files lack {sorted(found['missing_keys'])[0]}; fetch it again."
+        )
     return (PretrainedCodes if kind == "VQModel" else PretrainedAutoencoder)(network, name, precision)
 
 

@@ -1,6 +1,6 @@
 """Text encoders, through transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,16 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
         kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # the T5 family, without its decoder
             kind = AutoModelForTextEncoding
-        network = kind.from_pretrained(name, dtype=PRECISIONS[precision], use_safetensors=True, trust_remote_code=False)
+        network, found = kind.from_pretrained(
+            name, dtype=PRECISIONS[precision], use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ValueError(
             f"There is no text encoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, or a "
             "folder with its config.json, tokenizer and safetensors."
         ) from error
+    _require_weights(network, found["missing_keys"], name)
     if not tokenizer("").input_ids:
         raise ValueError(
             f"The text encoder {name} reads nothing where a caption is empty, which guidance needs; take one whose "
@@ -92,6 +95,26 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
     if tokenizer.pad_token is None:  # what fills a batch is masked, so any mark will do
         marks = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.cls_token, tokenizer.unk_token)
         tokenizer.pad_token = next((mark for mark in marks if mark), tokenizer.convert_ids_to_tokens(0))
+    tokenizer.padding_side = "right"  # so that a caption's places do not depend on the others of its batch
     most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
-    most += [getattr(part, "max_position_embeddings", None) or longest for part in (config, network.config)]
+    places = [getattr(part, "max_position_embeddings", None) for part in (config, network.config)]
+    most += [number - _first_place(network) for number in places if number]
     return PretrainedText(network, tokenizer, name, min(most), precision)
+
+
+def _require_weights(network: Any, missing: Iterable[str], name: str) -> None:  # noqa: ANN401
+    """Refuse a network that is new in part, for its files lacked that; a pooler goes, for nobody reads what it says."""
+    needed = sorted(key for key in missing if not key.startswith("pooler."))
+    if needed:
+        raise ValueError(
+            f"The text encoder {name} is not whole: its files lack {needed[0]} and {len(needed) - 1} other weights; "
+            "fetch it again."
+        )
+    if missing:
+        network.pooler = None
+
+
+def _first_place(network: Any) -> int:  # noqa: ANN401
+    """Where positions begin: in RoBERTa's kind after that of the padding."""
+    padding = getattr(getattr(getattr(network, "embeddings", None), "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else padding + 1

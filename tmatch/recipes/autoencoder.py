@@ -49,6 +49,7 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
         """
         if place_of_process()[1] > 1:
             raise ValueError("An autoencoder is trained by one process: start it without torchrun.")
+        checkpoint.require_free(out)
         self.data.validation(self.held_out)  # so that a data set without one is refused before any work
         images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
         trainer = Trainer(AutoencoderTask(self.build(), images, self.kl, self.train.seed), self.train, out, about=self)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 from torch import Tensor, nn
 
 from tmatch.backbone import DiT, Llama
@@ -45,7 +45,7 @@ class HeadSettings(Strict):
     width: int = Field(default=128, gt=0)
     depth: int = Field(default=2, gt=0)
     draws: int = Field(default=1, gt=0)  # pairs of (s, noise) a token in training
-    patch: tuple[int, int] | None = None  # backbone tokens drawn jointly
+    patch: tuple[PositiveInt, PositiveInt] | None = None  # backbone tokens drawn jointly
     share: float = Field(default=1.0, gt=0, le=1)  # of the tokens, those the head learns from at a step
 
 
@@ -114,7 +114,9 @@ class TrainedRecipe(Strict, ABC):
 
     train: TrainConfig
     variant: str = Field(description="a row of `tmatch variants`")
-    patch: tuple[int, int] = Field(default=(2, 2), description="what a token covers, in latent (or real) pixels")
+    patch: tuple[PositiveInt, PositiveInt] = Field(
+        default=(2, 2), description="what a token covers, in latent (or real) pixels"
+    )
     backbone: BackboneSettings = BackboneSettings()
     head: HeadSettings = HeadSettings()
     sampling: SamplingSettings = SamplingSettings()

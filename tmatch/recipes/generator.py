@@ -73,6 +73,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
 
         The answer is None where the run was interrupted; the same call goes on. Of several processes one measures.
         """
+        checkpoint.require_free(out)
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
         processes, device = self.train.processes(), self.train.place()

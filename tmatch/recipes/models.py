@@ -101,7 +101,10 @@ def _folder(name: str) -> Path:
         raise ValueError(f"{folder} is not a trained model: it has no model.json; give the folder of a run.")
     meant = get_close_matches(name, MODELS, n=1)
     hint = f" (did you mean '{meant[0]}'?)" if meant else ""
-    raise ValueError(f"There is no model '{name}'{hint}; give the folder of a run, or one of {', '.join(MODELS)}.")
+    raise ValueError(
+        f"There is no model '{name}'{hint}; give the folder of a run, {HUB}owner/name of the hub, or one of "
+        f"{', '.join(MODELS)}."
+    )
 
 
 def weights_of(name: str) -> Path:

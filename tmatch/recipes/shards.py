@@ -48,6 +48,7 @@ class ShardRecipe(TrainedRecipe):
 
         The answer is None where the run was interrupted; the same call goes on.
         """
+        checkpoint.require_free(out)
         training = ShardSet(self.shards)
         validation = None if self.validation is None else ShardSet(self.validation)
         for shards in filter(None, (training, validation)):

@@ -30,6 +30,15 @@ class Pictures:
     """The way there, on request: pictures (n, 3, height, width) of moments of it."""
 
 
+def require_text(*prompts: object) -> None:
+    """Refuse what is no text that a tokenizer can read."""
+    for prompt in prompts:
+        if not isinstance(prompt, str):
+            raise ValueError(f"A prompt is a text; got {prompt!r}.")
+        if any("\ud800" <= letter <= "\udfff" for letter in prompt):
+            raise ValueError(f"The prompt {prompt!r} has half of a letter; is it written in UTF-8?")
+
+
 class TextToImage(nn.Module):
     """A text encoder, the model it conditions, and the codec between its states of `shape` and pictures.
 
@@ -81,6 +90,7 @@ class TextToImage(nn.Module):
         """
         if len(prompts) == 0 or any(isinstance(prompt, str) and not prompt.strip() for prompt in prompts):
             raise ValueError("A prompt is empty; say what to draw, such as 'a red circle'.")
+        require_text(*(prompt for prompt in prompts if not isinstance(prompt, Tensor)), negative)
         if len(seeds) != len(prompts):
             raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
         scale = ClassifierFreeGuidance(self.encoder([negative or self.encoder.empty]), guidance, schedule=schedule)

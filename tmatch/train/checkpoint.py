@@ -18,6 +18,17 @@ from tmatch.files import sync, write_tensors, write_text
 Tensors = dict[str, dict[str, Tensor]]
 """Named groups of named tensors."""
 Shapes = dict[str, dict[str, torch.Size]]
+OTHERS = (
+    "model.safetensors",
+    "autoencoder.safetensors",
+    "result.json",
+    "record.json",
+    "metadata.jsonl",
+    "manifest.json",
+)
+"""What runs write at their end, and what else of ours a folder may hold: models, checkpoints, pictures, shards."""
+WRITTEN = (".safetensors", ".json", ".writing")
+"""The files of a checkpoint."""
 
 
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:
@@ -29,6 +40,19 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
     for name, group in tensors.items():
         write_tensors(place / f"{name}.safetensors", group)
     return commit(place, step, record, keep)
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a folder where a run would take the place of something else; one that has checkpoints goes on."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; give a folder for the run.")
+    others = [name for name in OTHERS if (folder / name).exists()]
+    foreign = (file.name for file in draft(folder).glob("[!.]*") if file.is_file() and file.suffix not in WRITTEN)
+    others += [f"{draft(folder).name}/{name}" for name in foreign]
+    if others and latest(folder) is None:
+        raise ValueError(
+            f"{folder} holds {others[0]}, and no run that could go on; give a new folder, so that nothing is lost."
+        )
 
 
 def draft(folder: Path) -> Path:
