@@ -157,6 +157,12 @@ def test_real_data_shows_what_was_measured() -> None:
     for row in measured.values():
         assert f"| {' | '.join(f'{share:.1%}' for share in row['followed'].values())} |" in shown
         assert f"train {row['recipe']} --shards emoji-shards --train.steps {row['steps']} " in shown
+    withheld = json.loads((ROOT / "docs" / "results" / "real_data_withheld.json").read_text())["emoji"]["fm"]
+    shares = [row["share"] for row in withheld["withheld"].values()]
+    for row in (withheld["followed"].values(), shares):
+        assert f"| {' | '.join(f'{share:.1%}' for share in row)} |" in shown
+    assert f"| {' | '.join(str(row['median_place']) for row in withheld['withheld'].values())} |" in shown
+    assert f"Withheld names: {', '.join(withheld['shown'])}." in shown
 
 
 @pytest.mark.parametrize("name", ["family", "family_full"])
