@@ -51,6 +51,17 @@ def test_pictures_have_the_size_asked_for(name: str) -> None:
         pipe("a red circle", height=0)
 
 
+def test_what_it_cannot_take_is_said_by_its_own_names() -> None:
+    pipe = Pipeline.from_pretrained("shapes-fm")
+    with pytest.raises(ValueError, match=r"^num_inference_steps: .* greater than 0, got 0\.$"):
+        pipe("a red circle", num_inference_steps=0)
+    with pytest.raises(ValueError, match=r"^guidance_scale: .* number"):
+        pipe("a red circle", guidance_scale="much")
+    for prompts in ({"prompt": [None]}, {"prompt": "a red circle", "negative_prompt": ["a square"]}):
+        with pytest.raises(ValueError, match="A prompt is a text; got"):
+            pipe(**prompts)
+
+
 def test_a_card_says_what_it_is(tmp_path: Path) -> None:
     main(["export", "shapes-dtm-mean", "--out", str(tmp_path / "mine")])
     card = (tmp_path / "mine" / "README.md").read_text()
@@ -59,6 +70,9 @@ def test_a_card_says_what_it_is(tmp_path: Path) -> None:
     assert "20,000 steps" in card
     with pytest.raises(ValueError, match="is not empty"):
         export(open_model("shapes-fm"), tmp_path / "mine")
+    (tmp_path / "mine" / "README.md").write_text(f"{card}\nShapes, drawn by a program.\n")
+    main(["export", str(tmp_path / "mine"), "--out", str(tmp_path / "again")])
+    assert (tmp_path / "again" / "README.md").read_text().endswith("Shapes, drawn by a program.\n"), "it was completed"
 
 
 @pytest.fixture
@@ -106,8 +120,10 @@ def test_the_hub_is_asked_for_data_and_never_for_code(tmp_path: Path, monkeypatc
     Pipeline.from_pretrained("someone/shapes", revision="v1")
     assert (asked["name"], asked["revision"]) == ("someone/shapes", "v1")
     assert not [pattern for pattern in asked["allow_patterns"] if pattern.endswith((".py", ".bin", ".pt", ".pkl", "*"))]
-    load_model("hf:someone/other")
-    assert asked["name"] == "someone/other"
+    for load in (load_model, Pipeline.from_pretrained):
+        asked.clear()
+        load("hf:someone/other")
+        assert asked["name"] == "someone/other"
 
 
 def test_what_is_not_on_the_hub_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

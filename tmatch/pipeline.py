@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 from PIL import Image
+from pydantic import ValidationError
 from torch import Tensor
 
 from tmatch.data.pictures import to_image
@@ -86,7 +87,12 @@ class Pipeline:
         each = [text for text in prompts for _ in range(whole("num_images_per_prompt", num_images_per_prompt))]
         given = {"steps": num_inference_steps, "head_steps": head_steps, "guidance": guidance_scale}
         changes = {name: value for name, value in given.items() if value is not None}
-        how = self.recipe.sampling.model_validate({**self.recipe.sampling.model_dump(), **changes})
+        try:
+            how = self.recipe.sampling.model_validate({**self.recipe.sampling.model_dump(), **changes})
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            name = {"steps": "num_inference_steps", "guidance": "guidance_scale"}.get(key := str(wrong["loc"][0]), key)
+            raise ValueError(f"{name}: {wrong['msg']}, got {wrong['input']!r}.") from error
         drawn = self.networks.generate(
             each,
             range(seed, seed + len(each)),

@@ -149,6 +149,14 @@ def test_bad_yaml_is_refused(text: str, words: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_the_settings_of_a_run_serve_for_another(model: Path, tmp_path: Path) -> None:
+    config = ["--config", str(model / "model.json"), "--train.steps", "1"]
+    done = run("train", "shapes-dtm", "--out", "run", *config, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    one, other = (json.loads((folder / "model.json").read_text())["recipe"] for folder in (model, tmp_path / "run"))
+    assert other == {**one, "train": {**one["train"], "steps": 1}}
+
+
 def test_a_config_counts_wherever_it_stands(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("train: {stesp: 2}")
     (tmp_path / "fine.yaml").write_text("train: {steps: 2}")

@@ -93,6 +93,20 @@ def test_a_run_on_shards_is_sampled_by_its_encoders(variant: str, shards: Path, 
     assert "never saw pictures 8 high and 16 wide" in pipeline.remarks(8, 16)[0]
 
 
+def test_an_autoencoder_that_is_gone_is_missed_with_a_way_out(shards: Path, tmp_path: Path) -> None:
+    shutil.copytree(shards, tmp_path / "data")
+    manifest = tmp_path / "data" / "shards" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(shards / "kl"), str(tmp_path / "data" / "kl")))
+    (tmp_path / "data" / "kl").rename(tmp_path / "kl")
+    with pytest.raises(ValueError, match=r"no autoencoder .*--train.preview-every 0 trains without"):
+        recipe(tmp_path / "data", preview_every=6).run(tmp_path / "run")
+    assert recipe(tmp_path / "data", preview_every=0).run(tmp_path / "run") is not None
+    with pytest.raises(ValueError, match=r"no autoencoder .*may also lie in .*run/autoencoder"):
+        load_model(str(tmp_path / "run"))
+    (tmp_path / "kl").rename(tmp_path / "run" / "autoencoder")
+    load_model(str(tmp_path / "run"))
+
+
 def test_stopped_and_resumed_it_ends_with_the_same_bits(shards: Path, tmp_path: Path) -> None:
     def stopped(out: Path, *moments: int) -> bytes:
         for moment in moments:

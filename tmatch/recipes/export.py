@@ -19,7 +19,7 @@ from tmatch.recipes.shards import AUTOENCODER, TEXT, AboutShards
 
 
 def export(opened: Opened, out: Path, dtype: torch.dtype = torch.float16, card: str | None = None) -> None:
-    """Write a model as a folder that `load_model` takes, its weights in `dtype`, with a `card` or one made here.
+    """Write a model as a folder that `load_model` takes, its weights in `dtype`, with a `card`, its own or a new one.
 
     Encoders of others that were opened from this machine go along; those that have a name on the hub are named.
     """
@@ -32,7 +32,8 @@ def export(opened: Opened, out: Path, dtype: torch.dtype = torch.float16, card: 
         _bundle(opened, opened.about, out)
     weights = opened.pipeline.trained().state_dict()
     write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
-    write_text(out / "README.md", card or model_card(opened, out.name))
+    own = opened.folder / "README.md"  # of a model that was exported before, and maybe completed
+    write_text(out / "README.md", card or (own.read_text() if own.is_file() else model_card(opened, out.name)))
 
 
 def _impersonal(opened: Opened) -> About | AboutShards:

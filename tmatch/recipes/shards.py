@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,7 +67,8 @@ class ShardRecipe(TrainedRecipe):
         preview = Preview(about, shown.captions[:PREVIEWS])
         self._require_same_encoders(about, out)
         if self.train.preview_every and place_of_process()[0] == 0:
-            preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
+            with _adding("Pictures on the way need it; --train.preview-every 0 trains without."):
+                preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
         finished = self.fit(
             GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
             lambda: write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"),
@@ -157,17 +159,29 @@ class AboutShards(Strict):
     def codec(self, folder: Path | None = None) -> Codec:
         """Latents to pictures; by the autoencoder in the model's folder, if there is one."""
         name = _bundled(folder, AUTOENCODER) or self.autoencoder.name
-        autoencoder = load_autoencoder(name, self.autoencoder.precision)
+        with _adding("" if folder is None else f"It may also lie in {folder / AUTOENCODER}."):
+            autoencoder = load_autoencoder(name, self.autoencoder.precision)
         _require_same(self.autoencoder, AutoencoderIdentity(**autoencoder.identity()))
         return Codec(Patchify(self.recipe.patch), autoencoder)
 
     def pipeline(self, folder: Path) -> TextToImage:
         """The networks of a run, with other weights."""
-        encoder = load_text_encoder(_bundled(folder, TEXT) or self.text.name, self.text.longest, self.text.precision)
+        name = _bundled(folder, TEXT) or self.text.name
+        with _adding(f"It may also lie in {folder / TEXT}."):
+            encoder = load_text_encoder(name, self.text.longest, self.text.precision)
         _require_same(self.text, TextIdentity(**encoder.identity()))
         with torch.random.fork_rng():  # the caller's own generator stays as it is
             model = self.recipe.network(self.shape, encoder.width, self.autoencoder.codes)
         return TextToImage(model, encoder, self.codec(folder), self.shape, self.grids)
+
+
+@contextmanager
+def _adding(advice: str) -> Iterator[None]:
+    """Say more on what is wrong."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error} {advice}".strip()) from error
 
 
 def _bundled(folder: Path | None, part: str) -> str | None:
