@@ -161,7 +161,7 @@ def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int
 def trained_all(
     runs: Path, name: str, models: Sequence[str], steps: Sequence[int], *more: str | Path
 ) -> dict[str, dict[str, Any]]:
-    """FM and DTM on the same shards at the same time."""
+    """Models on the same shards at the same time."""
     with ThreadPoolExecutor() as pool:
         started = {
             key: pool.submit(trained, key, runs / f"{name}-shards", runs / f"{name}-{key}", count, *more)

@@ -72,7 +72,12 @@ def test_a_card_says_what_it_is(tmp_path: Path) -> None:
         export(open_model("shapes-fm"), tmp_path / "mine")
     (tmp_path / "mine" / "README.md").write_text(f"{card}\nShapes, drawn by a program.\n")
     main(["export", str(tmp_path / "mine"), "--out", str(tmp_path / "again")])
-    assert (tmp_path / "again" / "README.md").read_text().endswith("Shapes, drawn by a program.\n"), "it was completed"
+    again = (tmp_path / "again" / "README.md").read_text()
+    assert again.endswith("Shapes, drawn by a program.\n"), "it was completed"
+    assert 'from_pretrained("again")' in again
+    (tmp_path / "mine" / "README.md").write_text("notes of somebody")
+    main(["export", str(tmp_path / "mine"), "--out", str(tmp_path / "third")])
+    assert (tmp_path / "third" / "README.md").read_text().startswith("---\nlibrary_name: tmatch")
 
 
 @pytest.fixture
@@ -120,6 +125,8 @@ def test_the_hub_is_asked_for_data_and_never_for_code(tmp_path: Path, monkeypatc
     Pipeline.from_pretrained("someone/shapes", revision="v1")
     assert (asked["name"], asked["revision"]) == ("someone/shapes", "v1")
     assert not [pattern for pattern in asked["allow_patterns"] if pattern.endswith((".py", ".bin", ".pt", ".pkl", "*"))]
+    (tmp_path / "someone" / "other").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     for load in (load_model, Pipeline.from_pretrained):
         asked.clear()
         load("hf:someone/other")

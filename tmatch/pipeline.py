@@ -44,9 +44,10 @@ class Pipeline:
 
         No code of it is run; weights are safetensors.
         """
-        name = str(name).removeprefix(HUB)
-        if name not in MODELS and not Path(name).exists() and name.count("/") == 1:
-            name = str(download(name, revision, token, local_files_only))
+        name = str(name)
+        of_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
+        if of_hub or name.startswith(HUB):
+            name = str(download(name.removeprefix(HUB), revision, token, local_files_only))
         return cls(open_model(name))
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:

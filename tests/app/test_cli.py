@@ -18,6 +18,7 @@ from PIL import Image
 import tmatch
 from tmatch.app.cli import main
 from tmatch.app.draw import How
+from tmatch.recipes.autoencoder import copy_autoencoder
 
 CODE = [sys.executable, "-c", "from tmatch.app.cli import main; main()"]
 SETTINGS = {
@@ -96,14 +97,24 @@ def test_what_is_in_a_folder_is_not_written_over(model: Path, tmp_path: Path) ->
     assert (tmp_path / "mine" / "metadata.jsonl").read_text() == "mine"
 
 
-@pytest.mark.parametrize("mine", ["result.json", "model.safetensors", "metadata.jsonl", "writing/novel.txt"])
+@pytest.mark.parametrize("mine", ["result.json", "metadata.jsonl", "writing/notes.json", "writing/part/novel.txt"])
 @pytest.mark.parametrize("recipe", ["shapes-dtm", "shapes-autoencoder"])
 def test_nothing_of_others_is_lost_by_training(recipe: str, mine: str, tmp_path: Path) -> None:
     (file := tmp_path / "run" / mine).parent.mkdir(parents=True)
     file.write_text("mine")
-    assert_refused(run("train", recipe, "--out", "run", cwd=tmp_path), f"run holds {mine}, and no run that could go on")
+    what = "/".join(mine.split("/")[:2])
+    assert_refused(run("train", recipe, "--out", "run", cwd=tmp_path), f"run holds {what}, and no run that could go on")
     assert [found for found in (tmp_path / "run").rglob("*") if found.is_file()] == [file]
     assert_refused(run("train", recipe, "--out", f"run/{mine}", cwd=tmp_path), "is a file; give a folder")
+
+
+def test_an_autoencoder_that_lies_where_its_copy_would_be_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "autoencoder").mkdir()
+    for name in ("recipe.json", "autoencoder.safetensors", "losses.jsonl"):
+        (tmp_path / "autoencoder" / name).write_text("mine")
+    with pytest.raises(ValueError, match="something else is there; give another folder for the run"):
+        copy_autoencoder(str(tmp_path / "autoencoder"), tmp_path)
+    assert len(list((tmp_path / "autoencoder").iterdir())) == 3
 
 
 def test_a_run_begins_beside_its_log_and_goes_on_after_a_first_checkpoint_that_was_cut(tmp_path: Path) -> None:
@@ -147,6 +158,15 @@ def test_bad_yaml_is_refused(text: str, words: str, tmp_path: Path) -> None:
     done = run("train", "shapes-autoencoder", "--config", "my.yaml", "--out", "run", cwd=tmp_path)
     assert_refused(done, words)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_only_begins_like_a_number_is_a_text(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("autoencoder: 2e5-run\ntrain: {learning_rate: .5e-3}")
+    done = run("train", "shapes-fm", "--config", "my.yaml", "--out", "run", cwd=tmp_path)
+    assert_refused(done, "2e5-run has no recipe.json")
+    (tmp_path / "my.yaml").write_text("recipe: {train: {steps: 2}}\ntrain: {steps: 5}")
+    done = run("train", "shapes-fm", "--config", "my.yaml", "--out", "run", cwd=tmp_path)
+    assert_refused(done, "sets 'recipe', which is no setting")
 
 
 def test_the_settings_of_a_run_serve_for_another(model: Path, tmp_path: Path) -> None:

@@ -109,13 +109,18 @@ def test_a_folder_with_a_text_beside_each_picture(tmp_path: Path, encoders: Enco
     )
     assert listed == found
     (paired / "more" / "alone.png").write_bytes(pictures[0][1])
-    (paired / "._000.png").write_bytes(b"what another system leaves")
+    (paired / ".thumbs").mkdir()
+    (paired / ".thumbs" / "000.png").write_bytes(b"what a system leaves")
+    for name, content in (("kind.avif", b"?"), ("kind.txt", b"a circle"), ("two.png", b"?"), ("two.jpg", b"?")):
+        (paired / name).write_bytes(content)
     with pytest.raises(ValueError, match="holds shards with another contents"):
         preparation(str(paired), tmp_path / "other", encoders).run()
     manifest = preparation(str(paired), tmp_path / "again", encoders).run()
     assert manifest is not None
-    assert (manifest.samples, manifest.skipped) == (len(pictures), 1)
-    assert "more/alone.txt cannot be read: No such file" in (tmp_path / "again" / "skipped.jsonl").read_text()
+    assert (manifest.samples, manifest.skipped) == (len(pictures), 3)
+    said = (tmp_path / "again" / "skipped.jsonl").read_text()
+    for reason in ("more/alone.txt cannot be read: No such file", "has no picture", "two.jpg and two.png: leave one"):
+        assert reason in said
     for text in paired.rglob("*.txt"):
         text.unlink()
     with pytest.raises(ValueError, match=r"pictures without captions: write a metadata.jsonl, or .* a .txt"):

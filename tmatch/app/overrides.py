@@ -17,7 +17,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"), list("-+0123456789")
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
 )
 
 
@@ -29,8 +29,8 @@ def with_file(settings: Settings, path: Path) -> Settings:
         changes = _Loader(path.read_text(encoding="utf-8-sig")).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from error
-    if isinstance(changes, dict) and "recipe" not in type(settings).model_fields:
-        changes = changes.get("recipe", changes)  # the model.json of a run, for another like it
+    if isinstance(changes, dict) and {"recipe", "shape"} <= changes.keys():
+        changes = changes["recipe"]  # it is the model.json of a run, for another like it
     if not isinstance(changes, dict):
         raise ValueError(f"{path} holds no settings; write them as 'key: value', nested as in model.json.")
     try:

@@ -212,7 +212,7 @@ class Preparation:
                     f"{self.out} holds shards with another {' and '.join(changed)}; give a new folder, or the old "
                     "settings."
                 )
-            if rank == 0 and then != now:  # pictures or encoders lie elsewhere now
+            if rank == 0 and then != now:  # encoders lie elsewhere now, or the licence is known
                 write_text(file, now.model_dump_json(indent=2) + "\n")
         elif rank == 0:
             write_text(file, self.settings.model_dump_json(indent=2) + "\n")

@@ -58,7 +58,7 @@ class TextIdentity(Identity):
 
 
 class Settings(Strict):
-    """All that the bytes of a shard depend on, and where pictures and encoders were, which they do not depend on."""
+    """All that the bytes of a shard depend on; and a note on the licence, and where encoders were."""
 
     source: str
     contents: str = ""  # a digest of what the source lists
@@ -73,9 +73,7 @@ class Settings(Strict):
 
     def differs(self, other: Self) -> list[str]:
         """The settings that would give other bytes."""
-        elsewhere: dict[str, bool | set[str]] = {
-            "source": True, "licence": True, "autoencoder": {"name"}, "text": {"name"},
-        }  # fmt: skip
+        elsewhere: dict[str, bool | set[str]] = {"licence": True, "autoencoder": {"name"}, "text": {"name"}}
         mine, others = (one.model_dump(exclude=elsewhere) for one in (self, other))
         return [key for key in mine if mine[key] != others[key]]
 

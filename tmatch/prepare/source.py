@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tmatch.pretrained.identity import extra, first_line
+from tmatch.text.base import half_letters
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
@@ -65,7 +66,7 @@ def texts(value: object) -> tuple[str, ...]:
     captions = tuple(text.strip() for text in found if text.strip())
     if not captions:
         raise Unusable("its caption is empty")
-    if any("\ud800" <= letter <= "\udfff" for text in captions for letter in text):
+    if any(map(half_letters, captions)):
         raise Unusable("its caption has half of a letter, an unpaired surrogate")
     return captions
 
@@ -108,26 +109,47 @@ class PairSource(Source):
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self.folder = folder.resolve()
-        within = (file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in PICTURES)
-        self.files = sorted(str(file) for file in within if not file.name.startswith("."))
-        texts_there = [_caption_file(file) for file in self.files if (folder / _caption_file(file)).is_file()]
-        if not texts_there:
+        found: dict[str, list[str]] = {}  # the pictures of a name
+        for file in (path.relative_to(folder) for path in folder.rglob("*")):
+            suffix = file.suffix.lower()
+            if suffix in (".txt", *PICTURES) and not any(part.startswith(".") for part in file.parts):
+                found.setdefault(str(file.with_suffix("")), []).extend([str(file)] if suffix in PICTURES else [])
+        self.rows = sorted((name, sorted(pictures)) for name, pictures in found.items())
+        captions = [self._caption(name) for name, _ in self.rows]
+        if not any(captions):
             raise ValueError(
                 f"{folder} holds pictures without captions: write a metadata.jsonl, or for each picture a .txt of the "
                 "same name."
             )
-        self.contents = _digest(chain(self.files, ((file, (folder / file).read_bytes()) for file in texts_there)))
+        self.contents = _digest(zip(self.rows, captions, strict=True))
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.rows)
 
     def key(self, index: int) -> str:
-        return self.files[index]
+        return self.rows[index][0]
 
     def read(self, index: int) -> Row:
-        name = self.files[index]
-        captions = texts(_decoded(_bytes_within(self.folder, _caption_file(name))))
-        return Row(name, _bytes_within(self.folder, name), captions)
+        name, pictures = self.rows[index]
+        picture = _only(pictures)
+        captions = texts(_decoded(_bytes_within(self.folder, f"{name}.txt")))
+        return Row(picture, _bytes_within(self.folder, picture), captions)
+
+    def _caption(self, name: str) -> bytes:
+        """As it is in its file; nothing where that cannot be read, which is listed later."""
+        try:
+            return _bytes_within(self.folder, f"{name}.txt")
+        except Unusable:
+            return b""
+
+
+def _only(pictures: Sequence[str]) -> str:
+    """The picture of a row."""
+    if not pictures:
+        raise Unusable("it has no picture")
+    if len(pictures) > 1:
+        raise Unusable(f"it has several pictures, {' and '.join(pictures)}: leave one")
+    return pictures[0]
 
 
 class TarSource(Source):
@@ -153,12 +175,7 @@ class TarSource(Source):
         number, key, parts = self.rows[index]
         if key == REST:
             raise Unusable("the tar is cut or damaged from here on: fetch it again, and give a new folder")
-        pictures = [suffix for suffix in PICTURES if suffix in parts]
-        if not pictures:
-            raise Unusable("it has no picture")
-        if len(pictures) > 1:
-            raise Unusable(f"it has several pictures, {' and '.join(pictures)}: leave one")
-        picture = pictures[0]
+        picture = _only([suffix for suffix in PICTURES if suffix in parts])
         with self.files[number].open("rb") as file:
             read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, ".txt", ".json") if suffix in parts}
         if ".txt" in read:
@@ -226,7 +243,7 @@ def _captions(table: Any, column: str) -> Iterator[list[Any]]:  # noqa: ANN401
 
 def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
     """The members of a tar by name and suffix: where each begins and how long it is."""
-    rows: dict[str, dict[str, tuple[int, int]]] = {}
+    rows = _Samples()
     try:
         with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
             for member in tar:
@@ -234,8 +251,7 @@ def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
                     head, _, name = member.name.rpartition("/")
                     stem, dot, suffix = name.partition(".")
                     place = (member.offset_data, member.size)
-                    parts = _sample(rows, f"{head}/{stem}" if head else stem, dot + suffix.lower())
-                    parts[dot + suffix.lower()] = place
+                    rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), place)
             whole.seek(tar.offset)
             rest = iter(lambda: whole.read(2**20), b"")
             ended = (first := next(rest, b""))[: tarfile.BLOCKSIZE] == bytes(tarfile.BLOCKSIZE)
@@ -249,10 +265,19 @@ def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
     return rows
 
 
-def _sample(rows: dict[str, dict[str, tuple[int, int]]], key: str, suffix: str) -> dict[str, tuple[int, int]]:
-    """The sample that a member belongs to: the first of its name that has none of its suffix, if need be a new one."""
-    names = chain([key], (f"{key} ({number})" for number in count(2)))
-    return next(parts for name in names if suffix not in (parts := rows.setdefault(name, {})))
+class _Samples(dict[str, dict[str, tuple[int, int]]]):
+    """Members by name and suffix; one that comes again begins another sample, as its neighbours are of one picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.newest: dict[str, str] = {}
+
+    def put(self, name: str, suffix: str, place: tuple[int, int]) -> None:
+        """Give a member to the newest sample of its name, or to a new one."""
+        key = self.newest.setdefault(name, name)
+        if suffix in self.get(key, {}):
+            key = self.newest[name] = next(new for k in count(2) if (new := f"{name} ({k})") not in self)
+        self.setdefault(key, {})[suffix] = place
 
 
 def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
@@ -261,10 +286,6 @@ def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
     if len(found) < size:
         raise Unusable("the tar ends within it")
     return found
-
-
-def _caption_file(name: str) -> str:
-    return str(Path(name).with_suffix(".txt"))
 
 
 def _bytes_within(folder: Path, name: str) -> bytes:

@@ -28,10 +28,14 @@ def first_line(error: Exception, line: int = 0) -> str:
     return lines[min(line, len(lines) - 1)].strip().rstrip(".")
 
 
+class MissingExtra(ValueError):
+    """An extra of the package is not installed."""
+
+
 @contextmanager
 def extra(what: str) -> Iterator[None]:
     """Say which extra of the package to install where an import fails."""
     try:
         yield
     except ImportError as error:
-        raise ValueError(f'{what} needs {error.name}: pip install "tmatch[t2i]".') from error
+        raise MissingExtra(f'{what} needs {error.name}: pip install "tmatch[t2i]".') from error

@@ -107,11 +107,11 @@ def _require_weights(network: Any, missing: Iterable[str], name: str) -> None:  
     needed = sorted(key for key in missing if not key.startswith("pooler."))
     if needed:
         raise ValueError(
-            f"The text encoder {name} is not whole: its files lack {needed[0]} and {len(needed) - 1} other weights; "
+            f"The text encoder {name} is not whole: its files lack {len(needed)} weights, {needed[0]} for one; "
             "fetch it again."
         )
     if missing:
-        network.pooler = None
+        network.pooler = nn.Identity()
 
 
 def _first_place(network: Any) -> int:  # noqa: ANN401

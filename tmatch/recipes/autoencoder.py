@@ -118,6 +118,11 @@ def copy_autoencoder(name: str, out: Path) -> None:
     """Keep the autoencoder that a run uses with it, unless it comes with the package."""
     if name in (*COMMITTED, "none") or checkpoint.latest(out) is not None:
         return  # a run that has begun keeps the one it began with
+    if any(file.name not in ("recipe.json", WEIGHTS) for file in (out / "autoencoder").glob("*")):
+        raise ValueError(
+            f"{out / 'autoencoder'} is where the run would keep its autoencoder, and something else is there; give "
+            "another folder for the run."
+        )
     draft = out / ".autoencoder.writing"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

@@ -17,10 +17,14 @@ from tmatch.recipes.models import Opened
 from tmatch.recipes.settings import FolderData
 from tmatch.recipes.shards import AUTOENCODER, TEXT, AboutShards
 
+FRONT = "---\nlibrary_name: tmatch\n"
+"""What a card of ours begins with."""
+
 
 def export(opened: Opened, out: Path, dtype: torch.dtype = torch.float16, card: str | None = None) -> None:
-    """Write a model as a folder that `load_model` takes, its weights in `dtype`, with a `card`, its own or a new one.
+    """Write a model as a folder that `load_model` takes, its weights in `dtype`, with a `card`.
 
+    Without one, a model that was exported before keeps its own, which may have been completed; others get a new one.
     Encoders of others that were opened from this machine go along; those that have a name on the hub are named.
     """
     if out.exists() and any(out.iterdir()):
@@ -32,8 +36,17 @@ def export(opened: Opened, out: Path, dtype: torch.dtype = torch.float16, card: 
         _bundle(opened, opened.about, out)
     weights = opened.pipeline.trained().state_dict()
     write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
-    own = opened.folder / "README.md"  # of a model that was exported before, and maybe completed
-    write_text(out / "README.md", card or (own.read_text() if own.is_file() else model_card(opened, out.name)))
+    write_text(out / "README.md", card or _own_card(opened.folder, out.name) or model_card(opened, out.name))
+
+
+def _own_card(folder: Path, name: str) -> str | None:
+    """The card of a model that was exported before, under its new name."""
+    file = folder / "README.md"
+    card = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if not card.startswith(FRONT):
+        return None
+    before = folder.name
+    return card.replace(f"\n# {before}\n", f"\n# {name}\n").replace(f'pretrained("{before}")', f'pretrained("{name}")')
 
 
 def _impersonal(opened: Opened) -> About | AboutShards:

@@ -20,6 +20,7 @@ from tmatch.patch import Patchify
 from tmatch.prepare.shards import MANIFEST, AutoencoderIdentity, Identity, ShardSet, TextIdentity
 from tmatch.prepare.stream import StreamedStates
 from tmatch.pretrained import load_autoencoder, load_text_encoder
+from tmatch.pretrained.identity import MissingExtra
 from tmatch.recipes.base import Expected, Sizes, TrainedRecipe
 from tmatch.sample import TextToImage
 from tmatch.text import EmbeddedText, TextEncoder
@@ -158,16 +159,14 @@ class AboutShards(Strict):
 
     def codec(self, folder: Path | None = None) -> Codec:
         """Latents to pictures; by the autoencoder in the model's folder, if there is one."""
-        name = _bundled(folder, AUTOENCODER) or self.autoencoder.name
-        with _adding("" if folder is None else f"It may also lie in {folder / AUTOENCODER}."):
+        with _looking_for(folder, AUTOENCODER, self.autoencoder.name) as name:
             autoencoder = load_autoencoder(name, self.autoencoder.precision)
         _require_same(self.autoencoder, AutoencoderIdentity(**autoencoder.identity()))
         return Codec(Patchify(self.recipe.patch), autoencoder)
 
     def pipeline(self, folder: Path) -> TextToImage:
         """The networks of a run, with other weights."""
-        name = _bundled(folder, TEXT) or self.text.name
-        with _adding(f"It may also lie in {folder / TEXT}."):
+        with _looking_for(folder, TEXT, self.text.name) as name:
             encoder = load_text_encoder(name, self.text.longest, self.text.precision)
         _require_same(self.text, TextIdentity(**encoder.identity()))
         with torch.random.fork_rng():  # the caller's own generator stays as it is
@@ -180,13 +179,20 @@ def _adding(advice: str) -> Iterator[None]:
     """Say more on what is wrong."""
     try:
         yield
+    except MissingExtra:
+        raise
     except ValueError as error:
-        raise ValueError(f"{error} {advice}".strip()) from error
+        raise ValueError(f"{error} {advice}") from error
 
 
-def _bundled(folder: Path | None, part: str) -> str | None:
-    """An encoder that comes with the model."""
-    return str(folder / part) if folder is not None and (folder / part).is_dir() else None
+@contextmanager
+def _looking_for(folder: Path | None, part: str, name: str) -> Iterator[str]:
+    """The encoder that comes with the model, or the one of a name."""
+    if folder is None or (folder / part).is_dir():
+        yield name if folder is None else str(folder / part)
+        return
+    with _adding(f"It may also lie in {folder / part}."):
+        yield name
 
 
 def _require_same(then: AnyIdentity, now: AnyIdentity) -> None:

@@ -16,6 +16,7 @@ from tmatch.sample.frames import frames
 from tmatch.sample.generation import Evaluations, generate
 from tmatch.tensors import whole
 from tmatch.text import TextEncoder
+from tmatch.text.base import half_letters
 from tmatch.times import Steps
 
 
@@ -35,7 +36,7 @@ def require_text(*prompts: object) -> None:
     for prompt in prompts:
         if not isinstance(prompt, str):
             raise ValueError(f"A prompt is a text; got {prompt!r}.")
-        if any("\ud800" <= letter <= "\udfff" for letter in prompt):
+        if half_letters(prompt):
             raise ValueError(f"The prompt {prompt!r} has half of a letter; is it written in UTF-8?")
 
 

@@ -32,3 +32,8 @@ class TextEncoder(nn.Module, ABC):
     def null(self) -> Condition:
         """What guidance pushes away from."""
         return self([self.empty])
+
+
+def half_letters(text: str) -> bool:
+    """Whether a text has unpaired surrogates, which come of bytes that are not UTF-8, and which no tokenizer reads."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -27,7 +27,7 @@ OTHERS = (
     "manifest.json",
 )
 """What runs write at their end, and what else of ours a folder may hold: models, checkpoints, pictures, shards."""
-WRITTEN = (".safetensors", ".json", ".writing")
+WRITTEN = r"(model|ema|optimizer|shard-.*)\.safetensors(\.index\.json)?|record\.json"
 """The files of a checkpoint."""
 
 
@@ -47,8 +47,8 @@ def require_free(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder for the run.")
     others = [name for name in OTHERS if (folder / name).exists()]
-    foreign = (file.name for file in draft(folder).glob("[!.]*") if file.is_file() and file.suffix not in WRITTEN)
-    others += [f"{draft(folder).name}/{name}" for name in foreign]
+    foreign = (file for file in draft(folder).glob("[!.]*") if not re.fullmatch(WRITTEN, file.name))
+    others += [str(file.relative_to(folder)) for file in foreign]
     if others and latest(folder) is None:
         raise ValueError(
             f"{folder} holds {others[0]}, and no run that could go on; give a new folder, so that nothing is lost."
