@@ -89,8 +89,8 @@ def test_a_run_on_shards_is_sampled_by_its_encoders(variant: str, shards: Path, 
     assert pipeline.generate(["a red square"], [0], steps=2, height=12, width=20).images.shape == (1, 3, 12, 20)
     sizes = {tuple(4 * side for side in grid) for grid in pipeline.grids}
     assert sizes == {tuple(2 * side for side in shard.size) for shard in ShardSet(shards / "shards").manifest.shards}
-    assert all(pipeline.remarks(*size) == [] for size in sizes)
-    assert "never saw pictures 8 high and 16 wide" in pipeline.remarks(8, 16)[0]
+    assert all(pipeline.remarks(["a"], *size) == [] for size in sizes)
+    assert "never saw pictures 8 high and 16 wide" in pipeline.remarks(["a"], 8, 16)[0]
 
 
 def test_an_autoencoder_that_is_gone_is_missed_with_a_way_out(shards: Path, tmp_path: Path) -> None:

@@ -131,13 +131,7 @@ def generate(
     require_text(*each, negative)
     _require_writable(out)
     pipeline, recipe = load_model(model)
-    _remark(
-        [
-            *pipeline.encoder.remarks([*each, negative]),
-            *pipeline.remarks(height, width),
-            *how.remarks(pipeline.model.kernel, solver),
-        ]
-    )
+    _remark([*pipeline.remarks([*each, negative], height, width), *how.remarks(pipeline.model.kernel, solver)])
     settings = how.settings(recipe.sampling)
     seeds = range(seed, seed + len(each))
     drawn = how.ready(pipeline).generate(

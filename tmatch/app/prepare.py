@@ -81,8 +81,7 @@ def prepare(
     shared between processes.
 
     Args:
-        source: a folder with a metadata.jsonl or with a .txt beside each picture, tars (WebDataset), parquet files, a
-            saved data set, or one on the hub.
+        source: a folder (metadata.jsonl, or a .txt a picture), tars, parquet files, a saved data set, or the hub's.
         out: the folder of the shards.
         how: the encoders, and what they are given.
         image_column: column of the pictures, in a table.
@@ -93,12 +92,7 @@ def prepare(
     """
     for name, number in (("chunk", how.chunk), ("batch", how.batch), ("longest", how.longest), ("workers", workers)):
         whole(f"--{name}", number)
-    if Path(source).exists() and out.resolve() == Path(source).resolve():
-        raise ValueError(f"{out} is where the pictures are; give another folder for the shards.")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; give a folder for the shards.")
-    if source.encode(errors="replace") != os.fsencode(source):
-        raise ValueError(f"The source {source!r} has a name that is not UTF-8; give it another.")
+    _require_places(source, out)
     pictures = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
     settings = Settings.model_validate(
@@ -118,6 +112,16 @@ def prepare(
     print(json.dumps({**counts, "shards": len(manifest.shards)}, indent=2))
     if manifest.skipped:
         print(f"tmatch: {manifest.skipped} rows were skipped; {out / 'skipped.jsonl'} says why.", file=sys.stderr)
+
+
+def _require_places(source: str, out: Path) -> None:
+    """Refuse a source or a place for shards that could only fail later."""
+    if Path(source).exists() and out.resolve() == Path(source).resolve():
+        raise ValueError(f"{out} is where the pictures are; give another folder for the shards.")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; give a folder for the shards.")
+    if source.encode(errors="replace") != os.fsencode(source):
+        raise ValueError(f"The source {source!r} has a name that is not UTF-8; give it another.")
 
 
 def _from_anywhere(name: str) -> str:

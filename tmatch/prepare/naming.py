@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from tmatch.prepare.source import PICTURES, FolderSource, PairSource, Source, TableSource, TarSource
+from tmatch.prepare.source import PICTURES, FolderSource, PairSource, Source, TableSource
+from tmatch.prepare.tars import TarSource
 from tmatch.pretrained.identity import extra, first_line
 
 

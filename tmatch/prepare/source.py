@@ -1,16 +1,14 @@
-"""Where pictures and captions come from: a folder, a data set in parquet or on the hub, tars."""
+"""Where pictures and captions come from: a folder, or a data set in parquet or on the hub."""
 
 import errno
 import hashlib
-import io
 import json
 import os
 import stat
-import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,6 @@ from tmatch.pretrained.identity import extra, first_line
 from tmatch.text.base import half_letters
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-
-
-REST = "(the rest)"
-"""What stands for all that follows in a damaged tar."""
 
 
 class Unusable(ValueError):
@@ -84,7 +78,7 @@ class FolderSource(Source):
         self.name = str(folder)
         self.folder = folder.resolve()
         self.lines = [line for line in file.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines() if line.strip()]
-        self.contents = _digest(self.lines)
+        self.contents = digest(self.lines)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -93,7 +87,7 @@ class FolderSource(Source):
         return f"metadata.jsonl, picture {index + 1}"
 
     def read(self, index: int) -> Row:
-        row = _parsed(self.lines[index])
+        row = parsed(self.lines[index])
         name = row.get("file_name")
         if not isinstance(name, str):
             raise Unusable("it has no file_name")
@@ -121,7 +115,7 @@ class PairSource(Source):
                 f"{folder} holds pictures without captions: write a metadata.jsonl, or for each picture a .txt of the "
                 "same name."
             )
-        self.contents = _digest(zip(self.rows, captions, strict=True))
+        self.contents = digest(zip(self.rows, captions, strict=True))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -131,8 +125,8 @@ class PairSource(Source):
 
     def read(self, index: int) -> Row:
         name, pictures = self.rows[index]
-        picture = _only(pictures)
-        captions = texts(_decoded(_bytes_within(self.folder, f"{name}.txt")))
+        picture = only(pictures)
+        captions = texts(decoded(_bytes_within(self.folder, f"{name}.txt")))
         return Row(picture, _bytes_within(self.folder, picture), captions)
 
     def _caption(self, name: str) -> bytes:
@@ -143,51 +137,13 @@ class PairSource(Source):
             return b""
 
 
-def _only(pictures: Sequence[str]) -> str:
+def only(pictures: Sequence[str]) -> str:
     """The picture of a row."""
     if not pictures:
         raise Unusable("it has no picture")
     if len(pictures) > 1:
         raise Unusable(f"it has several pictures, {' and '.join(pictures)}: leave one")
     return pictures[0]
-
-
-class TarSource(Source):
-    """Tars in WebDataset's layout: members of one name, a picture, and a .txt or a .json that has the caption."""
-
-    def __init__(self, name: str, files: Sequence[Path], column: str = "text") -> None:
-        self.name = name
-        self.files = list(files)
-        self.column = column
-        self.rows: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
-        for number, file in enumerate(self.files):
-            self.rows += [(number, key, parts) for key, parts in _members(file).items()]
-        self.contents = _digest([column, *self.rows])
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def key(self, index: int) -> str:
-        number, key, _ = self.rows[index]
-        return f"{self.files[number].name}/{key}"
-
-    def read(self, index: int) -> Row:
-        number, key, parts = self.rows[index]
-        if key == REST:
-            raise Unusable("the tar is cut or damaged from here on: fetch it again, and give a new folder")
-        picture = _only([suffix for suffix in PICTURES if suffix in parts])
-        with self.files[number].open("rb") as file:
-            read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, ".txt", ".json") if suffix in parts}
-        if ".txt" in read:
-            captions = texts(_decoded(read[".txt"]))
-        elif ".json" in read:
-            row = _parsed(read[".json"])
-            if self.column not in row:
-                raise Unusable(f"its .json has no '{self.column}'; --text-column names another")
-            captions = texts(row[self.column])
-        else:
-            raise Unusable("it has no .txt or .json with a caption")
-        return Row(self.key(index), read[picture], captions)
 
 
 class TableSource(Source):
@@ -207,7 +163,7 @@ class TableSource(Source):
         if isinstance(table.features[image], Image):
             self.table = self.table.cast_column(image, Image(decode=False))
         self.columns = (image, text)
-        self.contents = _digest(chain([image, text, len(table), table.split], _captions(table, text)))
+        self.contents = digest(chain([image, text, len(table), table.split], _captions(table, text)))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -241,53 +197,6 @@ def _captions(table: Any, column: str) -> Iterator[list[Any]]:  # noqa: ANN401
             raise
 
 
-def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
-    """The members of a tar by name and suffix: where each begins and how long it is."""
-    rows = _Samples()
-    try:
-        with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
-            for member in tar:
-                if member.isfile():
-                    head, _, name = member.name.rpartition("/")
-                    stem, dot, suffix = name.partition(".")
-                    place = (member.offset_data, member.size)
-                    rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), place)
-            whole.seek(tar.offset)
-            rest = iter(lambda: whole.read(2**20), b"")
-            ended = (first := next(rest, b""))[: tarfile.BLOCKSIZE] == bytes(tarfile.BLOCKSIZE)
-            ended = ended and not any(first) and not any(any(block) for block in rest)
-    except tarfile.ReadError as error:
-        if not rows:
-            raise ValueError(f"{file} is not a tar, or an empty or compressed one ({error}).") from error
-        ended = False
-    if not ended:  # the library takes any header it cannot read for the end, and any hole
-        rows[REST] = {}
-    return rows
-
-
-class _Samples(dict[str, dict[str, tuple[int, int]]]):
-    """Members by name and suffix; one that comes again begins another sample, as its neighbours are of one picture."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.newest: dict[str, str] = {}
-
-    def put(self, name: str, suffix: str, place: tuple[int, int]) -> None:
-        """Give a member to the newest sample of its name, or to a new one."""
-        key = self.newest.setdefault(name, name)
-        if suffix in self.get(key, {}):
-            key = self.newest[name] = next(new for k in count(2) if (new := f"{name} ({k})") not in self)
-        self.setdefault(key, {})[suffix] = place
-
-
-def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
-    file.seek(offset)
-    found = file.read(size)
-    if len(found) < size:
-        raise Unusable("the tar ends within it")
-    return found
-
-
 def _bytes_within(folder: Path, name: str) -> bytes:
     """The contents of a file of a folder, which may not lead out of it."""
     file = Path(os.path.realpath(folder / name))  # which goes along with circles of links
@@ -314,23 +223,26 @@ def _file_bytes(file: Path, name: str) -> bytes:
     return content
 
 
-def _digest(parts: Iterable[Any]) -> str:
+def digest(parts: Iterable[Any]) -> str:
+    """SHA-256 of what a source lists, a line each."""
     total = hashlib.sha256()
     for number, part in enumerate(parts):
         total.update((b"\n" if number else b"") + repr(part).encode())
     return total.hexdigest()
 
 
-def _decoded(text: bytes) -> str:
+def decoded(text: bytes) -> str:
+    """A caption, as its file holds it."""
     try:
         return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unusable("its caption is not UTF-8") from error
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
+def parsed(line: bytes) -> dict[str, Any]:
+    """A row of JSON."""
     try:
-        row = json.loads(_decoded(line))
+        row = json.loads(decoded(line))
     except (json.JSONDecodeError, RecursionError) as error:
         raise Unusable(f"it is not JSON ({error})") from error
     if not isinstance(row, dict):

@@ -108,14 +108,14 @@ class TextToImage(nn.Module):
         way = frames(result.path, self.codec, size) if keep_path else []
         return Pictures(images, result.evaluations, result.seconds, way)
 
-    def remarks(self, height: int | None, width: int | None) -> list[str]:
-        """On a size that is none of those the model was trained on."""
-        rows, columns, _ = self._shape(height, width)
+    def remarks(self, prompts: Sequence[str], height: int | None = None, width: int | None = None) -> list[str]:
+        """On prompts that are not read as they stand, and on a size that is none of those the model was trained on."""
+        said, (rows, columns, _) = self.encoder.remarks(prompts), self._shape(height, width)
         if not self.grids or (rows, columns) in self.grids:
-            return []
+            return said
         down, across = self.codec.token
         known = ", ".join(f"{m * down} x {n * across}" for m, n in sorted(self.grids))
-        return [f"the model never saw pictures {rows * down} high and {columns * across} wide, but {known}."]
+        return [*said, f"the model never saw pictures {rows * down} high and {columns * across} wide, but {known}."]
 
     def _shape(self, height: int | None, width: int | None) -> tuple[int, int, int]:
         """That of the states of pictures of a size; what is not given is the model's own."""
