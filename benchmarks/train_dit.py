@@ -1,11 +1,15 @@
 """The training step of our DiT against that of diffusers' PixArt, of the same sizes.
 
     python benchmarks/train_dit.py [--sizes 384x6x120 384x6x300] [--eager] [--out docs/results/train_dit.json]
+    torchrun --nproc-per-node 2 benchmarks/train_dit.py --threads 1 [the same]
 
 A size is width x depth x length of the text. Forward, squared error, backward and fused AdamW, in turns with each other
 and with a large float32 matrix product; eager against eager and compiled against compiled. Both are given the same: 8
 latents, 256 tokens of 2 x 2 x 4 numbers each, times, and captions of 8 to 23 tokens, padded to the length of the text
 and masked. PixArt's pipelines pad to 120 (alpha) or 300 (Sigma).
+
+Under torchrun every process trains a replica on 8 latents, as `tmatch train` does: they wait for each other once a
+step, when gradients are averaged, where threads do so in every operation. The product is that of all at a time.
 
 `ratio` is that of the steps on this text, padding and all. `ratio_trimmed` is that on captions which are cut to the
 longest of the batch for both, as our trainer has them. `ratio_to_padded` is that of our step on cut captions to
@@ -24,7 +28,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from diffusers import PixArtTransformer2DModel
@@ -34,6 +38,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import tmatch as tm
 from tmatch.patch import Patchify
+from tmatch.train.processes import Processes, joined
 
 SIDE, PRODUCTS = 1024, 30
 """Of the matrices; how many products in a row are timed, some half a second."""
@@ -42,6 +47,7 @@ LATENT, CHANNELS, TEXT = 32, 4, 768
 TOKENS = (LATENT // 2) ** 2
 SIZES = ("384x6x120", "384x6x300", "768x3x120", "1024x2x120")
 Action = Callable[[], object]
+ALONE = Processes()
 
 
 @dataclass(frozen=True)
@@ -99,13 +105,16 @@ class PixArt(nn.Module):
         )[0]  # fmt: skip
 
 
-def trained(network: nn.Module, size: Size, compiled: bool = False, trim: bool = False) -> Action:
+def trained(
+    network: nn.Module, size: Size, compiled: bool = False, trim: bool = False, processes: Processes = ALONE
+) -> Action:
     """A step of a network's training, on one batch made here."""
     noise, mask = tm.Noise(range(size.batch)), size.mask()
     x, target = (noise.normal(CHANNELS, LATENT, LATENT) for _ in range(2))
     text, t = noise.normal(size.text, TEXT), noise.uniform()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
-    call = torch.compile(network, dynamic=False) if compiled else network
+    fast = cast("nn.Module", torch.compile(network, dynamic=False)) if compiled else network
+    call = processes.prepare(fast, [], "__call__")
 
     def step() -> None:
         given = tm.Condition(text, mask)
@@ -152,35 +161,38 @@ def floor(size: Size) -> Action:
     return run
 
 
-def seconds(action: Action) -> float:
+def seconds(action: Action, processes: Processes) -> float:
+    """Until all processes have done it."""
+    processes.wait()
     started = time.perf_counter()
     action()
+    processes.wait()
     return time.perf_counter() - started
 
 
-def measure(size: Size, repeats: int, compiled: bool) -> dict[str, float]:
+def measure(size: Size, repeats: int, compiled: bool, processes: Processes) -> dict[str, float]:
     torch.manual_seed(0)
     torch._dynamo.reset()  # what was compiled before for another size would make shapes dynamic
     networks = Ours(size), PixArt(size)
-    operations = flops(trained(networks[0], size))
+    operations = processes.world * flops(trained(networks[0], size))
     a, b, c = tm.Noise(range(3)).normal(SIDE, SIDE)
     actions = [
-        *(trained(network, size, compiled) for network in networks),
+        *(trained(network, size, compiled, processes=processes) for network in networks),
         lambda: [torch.mm(a, b, out=c) for _ in range(PRODUCTS)],
         floor(size),
-        *(trained(copy.deepcopy(network), size, compiled, trim=True) for network in networks),
+        *(trained(copy.deepcopy(network), size, compiled, trim=True, processes=processes) for network in networks),
     ]
     for warm_up in actions:
         warm_up()
-    turns = [[seconds(action) for action in actions] for _ in range(repeats)]
+    turns = [[seconds(action, processes) for action in actions] for _ in range(repeats)]
     step, other, product, least, trimmed, other_trimmed = map(statistics.median, zip(*turns, strict=True))
-    multiplied = PRODUCTS * 2 * SIDE**3
+    multiplied, images = processes.world * PRODUCTS * 2 * SIDE**3, processes.world * size.batch
     return {
-        "images_a_second": round(size.batch / step, 2),
-        "images_a_second_pixart": round(size.batch / other, 2),
-        "images_a_second_trimmed": round(size.batch / trimmed, 2),
-        "images_a_second_trimmed_pixart": round(size.batch / other_trimmed, 2),
-        "images_a_second_of_the_floor": round(size.batch / least, 2),
+        "images_a_second": round(images / step, 2),
+        "images_a_second_pixart": round(images / other, 2),
+        "images_a_second_trimmed": round(images / trimmed, 2),
+        "images_a_second_trimmed_pixart": round(images / other_trimmed, 2),
+        "images_a_second_of_the_floor": round(images / least, 2),
         "ratio": round(statistics.median(turn[1] / turn[0] for turn in turns), 3),
         "ratio_trimmed": round(statistics.median(turn[5] / turn[4] for turn in turns), 3),
         "ratio_to_padded": round(statistics.median(turn[1] / turn[4] for turn in turns), 3),
@@ -196,10 +208,10 @@ def measure(size: Size, repeats: int, compiled: bool) -> dict[str, float]:
     }
 
 
-def compare(size: Size, repeats: int, eager: bool = False) -> dict[str, Any]:
+def compare(size: Size, repeats: int, eager: bool = False, processes: Processes = ALONE) -> dict[str, Any]:
     """Eager and, unless that is to be left out, compiled."""
     ways = ["eager"] if eager else ["eager", "compiled"]
-    results = {way: measure(size, repeats, compiled=way == "compiled") for way in ways}
+    results = {way: measure(size, repeats, way == "compiled", processes) for way in ways}
     return {**asdict(size), "heads": size.heads, "tokens": TOKENS, **results}
 
 
@@ -207,16 +219,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", type=Size.of, default=[Size.of(name) for name in SIZES])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, help="of each process")
     parser.add_argument("--eager", action="store_true", help="leave the compiled ones out")
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    sizes = [compare(size, args.repeats, args.eager) for size in args.sizes]
-    text = json.dumps({"repeats": args.repeats, "threads": args.threads, "sizes": sizes}, indent=2)
-    print(text)
-    if args.out is not None:
-        args.out.write_text(text + "\n")
+    processes = joined("replicate", torch.device("cpu"), None)
+    sizes = [compare(size, args.repeats, args.eager, processes) for size in args.sizes]
+    if processes.rank == 0:
+        how = {"repeats": args.repeats, "processes": processes.world, "threads": args.threads}
+        text = json.dumps({**how, "sizes": sizes}, indent=2)
+        print(text)
+        if args.out is not None:
+            args.out.write_text(text + "\n")
+    processes.rest()
 
 
 if __name__ == "__main__":
