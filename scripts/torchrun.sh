@@ -1,19 +1,19 @@
 #!/bin/sh
 # Train on all GPUs of this machine:  scripts/torchrun.sh RECIPE --shards DIR --out DIR [settings]
+# or on cores of its CPU, a process each:  PROCESSES=2 scripts/torchrun.sh shapes-dtm-mean --out DIR [settings]
 #
-# The same line goes on after a crash, Ctrl-C or a reboot, on this or another number of GPUs. A process that dies is
-# started again, with all others, from the last checkpoint, up to three times. SIGTERM saves and ends with 0. On a
-# machine without GPUs, say how many processes: GPUS=2 scripts/torchrun.sh ...
+# The same line goes on after a crash, Ctrl-C or a reboot, with this or another number of processes. One that dies is
+# started again, with all others, from the last checkpoint, up to three times. SIGTERM saves and ends with 0.
 set -eu
-GPUS=${GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
-if [ "$GPUS" -lt 1 ]; then
-  echo "There is no GPU here; say how many processes are to train: GPUS=2 $0 ..." >&2
+PROCESSES=${PROCESSES:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
+if [ "$PROCESSES" -lt 1 ]; then
+  echo "There is no GPU here; say how many processes are to train, a core each: PROCESSES=2 $0 ..." >&2
   exit 2
 fi
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
 
-torchrun --standalone --nproc-per-node="$GPUS" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
+torchrun --standalone --nproc-per-node="$PROCESSES" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
 trap 'kill -INT "$run"' INT
 # Its processes save and end with 0; torchrun itself, told to end, would end with 1. Before the first step there is

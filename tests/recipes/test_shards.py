@@ -175,7 +175,7 @@ def test_told_to_end_a_run_saves_and_ends_with_0(how: str, shards: Path, tmp_pat
     run = ["shards-fm", "--shards", str(shards / "shards"), "--out", str(tmp_path / "run"), "--workers", "2", *SMALL]
     begin = [sys.executable, "-m", "tmatch", "train"] if how == "alone" else [str(ROOT / "scripts" / "torchrun.sh")]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "GPUS": "2", "OMP_NUM_THREADS": "1", "PATH": path}
+    environment = {**os.environ, "PROCESSES": "2", "OMP_NUM_THREADS": "1", "PATH": path}
     process = subprocess.Popen([*begin, *run], env=environment, start_new_session=True, stderr=subprocess.PIPE)
     losses = tmp_path / "run" / "losses.jsonl"
     try:

@@ -1,0 +1,82 @@
+"""Training on the cores of a CPU: one of them, all as threads of a process, or a process a core.
+
+    python benchmarks/cpu_processes.py [--recipes shapes-fm shapes-artm-3] [--out docs/results/cpu_processes.json]
+
+Threads meet in every operation of a network, processes once a step, when gradients are averaged. Each way is started
+several times, in turns with the others, and takes whole steps of `Trainer` on noise in the place of latents. The batch
+is that of the recipe, over all processes together.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from train_step import seconds, task_of
+
+from tmatch.recipes import RECIPES
+from tmatch.train import Trainer
+
+CORES = os.cpu_count() or 1
+WAYS = {"one_core": (1, 1), "threads": (1, CORES), "processes": (CORES, 1)}
+"""How many processes, of how many threads."""
+
+
+def train(recipe_name: str, steps: int) -> None:
+    """Print the median seconds of a step; by every process, where there are several."""
+    recipe = RECIPES[recipe_name]()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(task_of(recipe), recipe.train, Path(folder))
+        for _ in range(3):
+            trainer.update()
+        took = statistics.median(seconds(trainer.update) for _ in range(steps))
+        if trainer.processes.rank == 0:
+            print(f"took {took}", flush=True)
+        trainer.processes.rest()
+
+
+def start(recipe_name: str, way: str, steps: int) -> float:
+    """Seconds of a step, in processes of their own."""
+    processes, threads = WAYS[way]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += [__file__, "--train", "--recipes", recipe_name, "--steps", str(steps)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return float(next(line for line in run.stdout.splitlines() if line.startswith("took ")).split()[1])
+
+
+def compare(recipe_name: str, repeats: int, steps: int) -> dict[str, float]:
+    turns = [{way: start(recipe_name, way, steps) for way in WAYS} for _ in range(repeats)]
+    batch = RECIPES[recipe_name]().train.batch
+    rates = {way: round(batch / statistics.median(turn[way] for turn in turns), 1) for way in WAYS}
+    ratios = {
+        f"processes_over_{way}": round(statistics.median(turn[way] / turn["processes"] for turn in turns), 2)
+        for way in ("one_core", "threads")
+    }
+    return {**{f"images_a_second_{way}": rate for way, rate in rates.items()}, **ratios}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipes", nargs="+", default=["shapes-fm", "shapes-dtm-mean", "shapes-artm-3"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=30, help="that are timed of each start")
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)  # in a process that was started here
+    parser.add_argument("--out", type=Path, help="also write the result there")
+    args = parser.parse_args()
+    if args.train:
+        return train(*args.recipes, args.steps)
+    results = {name: compare(name, args.repeats, args.steps) for name in args.recipes}
+    text = json.dumps({"cores": CORES, "torch": torch.__version__, **results}, indent=2)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
