@@ -6,13 +6,16 @@
 # started again, with all others, from the last checkpoint, up to three times. SIGTERM saves and ends with 0.
 set -eu
 PROCESSES=${PROCESSES:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
-if [ "$PROCESSES" -lt 1 ]; then
-  echo "There is no GPU here; say how many processes are to train, a core each: PROCESSES=2 $0 ..." >&2
+case $PROCESSES in
+'' | 0 | *[!0-9]*)
+  echo "Say how many processes are to train, one a GPU, or a core where there is none: PROCESSES=2 $0 ..." >&2
   exit 2
-fi
+  ;;
+esac
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
 
+python -m tmatch train "$@" --dry-run >/dev/null # a wrong setting is said once, and not by every process and restart
 torchrun --standalone --nproc-per-node="$PROCESSES" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
 trap 'kill -INT "$run"' INT

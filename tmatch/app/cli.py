@@ -22,7 +22,7 @@ from rich.table import Table
 from tmatch import __version__
 from tmatch.app.draw import evaluate, generate
 from tmatch.app.export import export
-from tmatch.app.overrides import with_file
+from tmatch.app.overrides import as_file, with_file
 from tmatch.app.plan import Hardware, planned
 from tmatch.app.prepare import prepare
 from tmatch.plan.report import record, render
@@ -84,14 +84,18 @@ def _recipes(arguments: Sequence[str]) -> Any:  # noqa: ANN401
 def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
     """The command that trains."""
 
-    def train(recipe: recipes, out: Path, config: Path | None = None) -> None:
+    def train(recipe: recipes, out: Path, config: Path | None = None, dry_run: bool = False) -> None:
         """Train a recipe, or go on where the same command stopped.
 
         Args:
             recipe: what to train; every setting of it can be overridden.
             out: the folder of the run: checkpoints, losses, pictures, the configuration, and the finished weights.
             config: a YAML file of settings; options given here override it.
+            dry_run: print all settings, as `--config` takes them, and train nothing.
         """
+        if dry_run:
+            print(as_file(recipe), end="")
+            return
         result = recipe.run(out, progress=sys.stderr.isatty())
         if result is None:
             print("Interrupted and saved; the same command goes on.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Settings from a YAML file, on top of a recipe's."""
+"""Settings from a YAML file, on top of a recipe's; and as one."""
 
 import json
 import re
@@ -38,6 +38,11 @@ def with_file(settings: Settings, path: Path) -> Settings:
     except TypeError as error:  # a date, for one
         raise ValueError(f"{path} holds a value that is no setting ({error}).") from error
     return type(settings).model_validate_json(text)
+
+
+def as_file(settings: BaseModel) -> str:
+    """All settings as YAML, which `with_file` reads back."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
 
 def merged(settings: dict[str, Any], changes: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""Settings as files."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tmatch.app.cli import main
+from tmatch.app.overrides import as_file, with_file
+from tmatch.recipes import RECIPES
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_settings_that_are_written_are_read_back(name: str, tmp_path: Path) -> None:
+    recipe = RECIPES[name]()
+    other = recipe.model_copy(update={"train": recipe.train.model_copy(update={"learning_rate": 1e-5, "seed": 7})})
+    file = tmp_path / "settings.yaml"
+    file.write_text(as_file(other))
+    assert with_file(recipe, file) == other != recipe
+
+
+def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["train", "shapes-dtm", "--out", str(tmp_path / "run"), "--train.steps", "7", "--dry-run"])
+    file = tmp_path / "settings.yaml"
+    file.write_text(capsys.readouterr().out)
+    recipe = RECIPES["shapes-dtm"]()
+    assert with_file(recipe, file) == recipe.model_copy(update={"train": recipe.train.model_copy(update={"steps": 7})})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("processes", "settings", "words"),
+    [
+        ("2", ["--train.stesp", "3"], "--train.steps"),
+        ("two", [], "PROCESSES=2"),
+        ("0", [], "PROCESSES=2"),
+    ],
+)
+def test_torchrun_says_once_what_is_wrong(processes: str, settings: list[str], words: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [ROOT / "scripts" / "torchrun.sh", "shapes-fm", "--out", tmp_path / "run", *settings],
+        env={**os.environ, "PROCESSES": processes, "PATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count(words) == 1, done.stderr
+    assert "Traceback" not in done.stderr
