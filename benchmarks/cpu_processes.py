@@ -1,10 +1,12 @@
 """Training on the cores of a CPU: one of them, all as threads of a process, or a process a core.
 
-    python benchmarks/cpu_processes.py [--recipes shapes-fm shapes-artm-3] [--out docs/results/cpu_processes.json]
+    python benchmarks/cpu_processes.py [--cores 2] [--recipes shapes-fm shapes-artm-3]
+        [--out docs/results/cpu_processes.json]
 
 Threads meet in every operation of a network, processes once a step, when gradients are averaged. Each way is started
 several times, in turns with the others, and takes whole steps of `Trainer` on noise in the place of latents. The batch
-is that of the recipe, over all processes together.
+is that of the recipe, over all processes together. Ratios are medians over the turns. Threads that wait sleep, as
+`tmatch` has them.
 """
 
 import argparse
@@ -22,9 +24,10 @@ from train_step import seconds, task_of
 from tmatch.recipes import RECIPES
 from tmatch.train import Trainer
 
-CORES = os.cpu_count() or 1
-WAYS = {"one_core": (1, 1), "threads": (1, CORES), "processes": (CORES, 1)}
-"""How many processes, of how many threads."""
+
+def ways(cores: int) -> dict[str, tuple[int, int]]:
+    """How many processes, of how many threads."""
+    return {"one_core": (1, 1), "threads": (1, cores), "processes": (cores, 1)}
 
 
 def train(recipe_name: str, steps: int) -> None:
@@ -40,9 +43,8 @@ def train(recipe_name: str, steps: int) -> None:
         trainer.processes.rest()
 
 
-def start(recipe_name: str, way: str, steps: int) -> float:
+def start(recipe_name: str, processes: int, threads: int, steps: int) -> float:
     """Seconds of a step, in processes of their own."""
-    processes, threads = WAYS[way]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += [__file__, "--train", "--recipes", recipe_name, "--steps", str(steps)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
@@ -50,10 +52,10 @@ def start(recipe_name: str, way: str, steps: int) -> float:
     return float(next(line for line in run.stdout.splitlines() if line.startswith("took ")).split()[1])
 
 
-def compare(recipe_name: str, repeats: int, steps: int) -> dict[str, float]:
-    turns = [{way: start(recipe_name, way, steps) for way in WAYS} for _ in range(repeats)]
+def compare(recipe_name: str, cores: int, repeats: int, steps: int) -> dict[str, float]:
+    turns = [{way: start(recipe_name, *how, steps) for way, how in ways(cores).items()} for _ in range(repeats)]
     batch = RECIPES[recipe_name]().train.batch
-    rates = {way: round(batch / statistics.median(turn[way] for turn in turns), 1) for way in WAYS}
+    rates = {way: round(batch / statistics.median(turn[way] for turn in turns), 1) for way in ways(cores)}
     ratios = {
         f"processes_over_{way}": round(statistics.median(turn[way] / turn["processes"] for turn in turns), 2)
         for way in ("one_core", "threads")
@@ -64,6 +66,7 @@ def compare(recipe_name: str, repeats: int, steps: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipes", nargs="+", default=["shapes-fm", "shapes-dtm-mean", "shapes-artm-3"])
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30, help="that are timed of each start")
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)  # in a process that was started here
@@ -71,8 +74,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.train:
         return train(*args.recipes, args.steps)
-    results = {name: compare(name, args.repeats, args.steps) for name in args.recipes}
-    text = json.dumps({"cores": CORES, "torch": torch.__version__, **results}, indent=2)
+    results = {name: compare(name, args.cores, args.repeats, args.steps) for name in args.recipes}
+    text = json.dumps({"cores": args.cores, "torch": torch.__version__, **results}, indent=2)
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n")

@@ -1,23 +1,24 @@
 """The training step of our DiT against that of diffusers' PixArt, of the same sizes.
 
     python benchmarks/train_dit.py [--sizes 384x6x120 384x6x300] [--eager] [--out docs/results/train_dit.json]
-    torchrun --nproc-per-node 2 benchmarks/train_dit.py --threads 1 [the same]
+    OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 2 benchmarks/train_dit.py --threads 1 [the same]
 
 A size is width x depth x length of the text. Forward, squared error, backward and fused AdamW, in turns with each other
 and with a large float32 matrix product; eager against eager and compiled against compiled. Both are given the same: 8
 latents, 256 tokens of 2 x 2 x 4 numbers each, times, and captions of 8 to 23 tokens, padded to the length of the text
 and masked. PixArt's pipelines pad to 120 (alpha) or 300 (Sigma).
 
-Under torchrun every process trains a replica on 8 latents, as `tmatch train` does: they wait for each other once a
-step, when gradients are averaged, where threads do so in every operation. The product is that of all at a time.
+Under torchrun every process trains a replica on 8 latents of its own, so there are 16 in all for two: they wait for
+each other once a step, when gradients are averaged, where threads do so in every operation. The rate of the product is
+then the larger of two: of all processes that multiply at once, and of one by itself on as many threads.
 
 `ratio` is that of the steps on this text, padding and all. `ratio_trimmed` is that on captions which are cut to the
 longest of the batch for both, as our trainer has them. `ratio_to_padded` is that of our step on cut captions to
 PixArt's on padded ones: what PixArt would gain by cutting is in it too. The same turns time the products and the
 attention of the padded step alone, which is what a DiT would take if its other work cost nothing: `ratio_of_the_floor`
 bounds `ratio`. `ratio_at_the_matmul_rate` is what a DiT would have that did all its operations, attention too, as fast
-as the large product: no arrangement of the same work has more. All are medians of ratios of neighbours. PixArt's
-network has one layer that ours has not, width^2 on every word, 2% of a step at the most.
+as the large product. All are medians over turns of ratios within one. PixArt's network has one layer that ours has not,
+width^2 on every word, 2% of a step at the most.
 """
 
 import argparse
@@ -170,41 +171,61 @@ def seconds(action: Action, processes: Processes) -> float:
     return time.perf_counter() - started
 
 
+def multiplications(processes: Processes) -> dict[str, Action]:
+    """Large products, as many as there are processes times PRODUCTS: by all at once; by one alone on all threads."""
+    a, b, c = tm.Noise(range(3)).normal(SIDE, SIDE)
+    threads = torch.get_num_threads()
+
+    def multiply(times: int = PRODUCTS) -> None:
+        for _ in range(times):
+            torch.mm(a, b, out=c)
+
+    def alone() -> None:
+        if processes.rank == 0:
+            torch.set_num_threads(threads * processes.world)
+            multiply(PRODUCTS * processes.world)
+            torch.set_num_threads(threads)
+
+    return {"at once": multiply} if processes.world == 1 else {"at once": multiply, "alone": alone}
+
+
 def measure(size: Size, repeats: int, compiled: bool, processes: Processes) -> dict[str, float]:
     torch.manual_seed(0)
     torch._dynamo.reset()  # what was compiled before for another size would make shapes dynamic
-    networks = Ours(size), PixArt(size)
-    operations = processes.world * flops(trained(networks[0], size))
-    a, b, c = tm.Noise(range(3)).normal(SIDE, SIDE)
-    actions = [
-        *(trained(network, size, compiled, processes=processes) for network in networks),
-        lambda: [torch.mm(a, b, out=c) for _ in range(PRODUCTS)],
-        floor(size),
-        *(trained(copy.deepcopy(network), size, compiled, trim=True, processes=processes) for network in networks),
-    ]
-    for warm_up in actions:
+    networks = {"ours": Ours(size), "pixart": PixArt(size)}
+    operations = processes.world * flops(trained(networks["ours"], size))
+    products = multiplications(processes)
+    actions: dict[str, Action] = {"floor": floor(size), **products}
+    for name, network in networks.items():
+        actions[name] = trained(network, size, compiled, processes=processes)
+        actions[f"{name}, trimmed"] = trained(copy.deepcopy(network), size, compiled, trim=True, processes=processes)
+    for warm_up in actions.values():
         warm_up()
-    turns = [[seconds(action, processes) for action in actions] for _ in range(repeats)]
-    step, other, product, least, trimmed, other_trimmed = map(statistics.median, zip(*turns, strict=True))
+    turns = [{name: seconds(action, processes) for name, action in actions.items()} for _ in range(repeats)]
     multiplied, images = processes.world * PRODUCTS * 2 * SIDE**3, processes.world * size.batch
+    for turn in turns:  # the seconds that our operations would take at the rate of the products, the faster ones
+        turn["full rate"] = min(turn[name] for name in products) * operations / multiplied
+    took = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+
+    def ratio(slower: str, faster: str) -> float:
+        return round(statistics.median(turn[slower] / turn[faster] for turn in turns), 3)
+
     return {
-        "images_a_second": round(images / step, 2),
-        "images_a_second_pixart": round(images / other, 2),
-        "images_a_second_trimmed": round(images / trimmed, 2),
-        "images_a_second_trimmed_pixart": round(images / other_trimmed, 2),
-        "images_a_second_of_the_floor": round(images / least, 2),
-        "ratio": round(statistics.median(turn[1] / turn[0] for turn in turns), 3),
-        "ratio_trimmed": round(statistics.median(turn[5] / turn[4] for turn in turns), 3),
-        "ratio_to_padded": round(statistics.median(turn[1] / turn[4] for turn in turns), 3),
-        "ratio_of_the_floor": round(statistics.median(turn[1] / turn[3] for turn in turns), 3),
-        "ratio_at_the_matmul_rate": round(
-            statistics.median(turn[1] / turn[2] * multiplied / operations for turn in turns), 3
-        ),
-        "gflops_a_second": round(operations / step / 1e9, 1),
-        "matmul_gflops_a_second": round(multiplied / product / 1e9, 1),
-        "share_of_matmul": round(statistics.median(operations / turn[0] * turn[2] / multiplied for turn in turns), 3),
-        "parameters": sum(p.numel() for p in networks[0].parameters()),
-        "parameters_pixart": sum(p.numel() for p in networks[1].parameters()),
+        "images_a_second": round(images / took["ours"], 2),
+        "images_a_second_pixart": round(images / took["pixart"], 2),
+        "images_a_second_trimmed": round(images / took["ours, trimmed"], 2),
+        "images_a_second_trimmed_pixart": round(images / took["pixart, trimmed"], 2),
+        "images_a_second_of_the_floor": round(images / took["floor"], 2),
+        "ratio": ratio("pixart", "ours"),
+        "ratio_trimmed": ratio("pixart, trimmed", "ours, trimmed"),
+        "ratio_to_padded": ratio("pixart", "ours, trimmed"),
+        "ratio_of_the_floor": ratio("pixart", "floor"),
+        "ratio_at_the_matmul_rate": ratio("pixart", "full rate"),
+        "gflops_a_second": round(operations / took["ours"] / 1e9, 1),
+        "matmul_gflops_a_second": round(operations / took["full rate"] / 1e9, 1),
+        "share_of_matmul": ratio("full rate", "ours"),
+        "parameters": sum(p.numel() for p in networks["ours"].parameters()),
+        "parameters_pixart": sum(p.numel() for p in networks["pixart"].parameters()),
     }
 
 

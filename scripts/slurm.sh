@@ -20,9 +20,11 @@ FIRST=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-8}"
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
 
-python -m tmatch train "$@" --dry-run >/dev/null # a wrong setting is said once, and not by every process and restart
+PROCESSES=${PROCESSES:-${SLURM_GPUS_ON_NODE:-1}}
+# A wrong setting is said once, and not by every process and restart.
+WORLD_SIZE=$((SLURM_NNODES * PROCESSES)) python -m tmatch train "$@" --dry-run >/dev/null
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
-  --nnodes="$SLURM_NNODES" --nproc-per-node="${PROCESSES:-${SLURM_GPUS_ON_NODE:-1}}" --max-restarts=3 \
+  --nnodes="$SLURM_NNODES" --nproc-per-node="$PROCESSES" --max-restarts=3 \
   --shutdown-timeout=300 --rdzv-backend=c10d --rdzv-endpoint="$FIRST:29500" --rdzv-id="$SLURM_JOB_ID" \
   -m tmatch train "$@" &
 run=$!

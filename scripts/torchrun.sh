@@ -1,6 +1,6 @@
 #!/bin/sh
 # Train on all GPUs of this machine:  scripts/torchrun.sh RECIPE --shards DIR --out DIR [settings]
-# or on cores of its CPU, a process each:  PROCESSES=2 scripts/torchrun.sh shapes-dtm-mean --out DIR [settings]
+# or, where there is none, on cores of its CPU:  PROCESSES=2 scripts/torchrun.sh shapes-dtm-mean --out DIR [settings]
 #
 # The same line goes on after a crash, Ctrl-C or a reboot, with this or another number of processes. One that dies is
 # started again, with all others, from the last checkpoint, up to three times. SIGTERM saves and ends with 0.
@@ -15,7 +15,8 @@ esac
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
 
-python -m tmatch train "$@" --dry-run >/dev/null # a wrong setting is said once, and not by every process and restart
+# A wrong setting is said once, and not by every process and restart.
+WORLD_SIZE="$PROCESSES" python -m tmatch train "$@" --dry-run >/dev/null
 torchrun --standalone --nproc-per-node="$PROCESSES" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
 trap 'kill -INT "$run"' INT

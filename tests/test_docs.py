@@ -145,6 +145,12 @@ def test_the_readme_quotes_the_step_against_pixarts() -> None:
         assert f"| {'; '.join(shares)} |" in README
 
 
+def test_the_readme_quotes_processes_against_threads() -> None:
+    measured = json.loads((ROOT / "docs" / "results" / "cpu_processes.json").read_text())
+    ratios = [row["processes_over_threads"] for row in measured.values() if isinstance(row, dict)]
+    assert f"takes {min(ratios)} to {max(ratios)} times the steps of two threads" in README
+
+
 def test_the_plans_tables_are_those_of_its_file(benchmark: Callable[[str], ModuleType]) -> None:
     result = json.loads((ROOT / "docs" / "results" / "plan_paper.json").read_text())
     shown = (ROOT / "docs" / "plan.md").read_text().splitlines()

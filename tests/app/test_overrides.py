@@ -38,6 +38,7 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(
     ("processes", "settings", "words"),
     [
         ("2", ["--train.stesp", "3"], "--train.steps"),
+        ("3", ["--train.batch", "8"], "make train.batch a multiple of 3"),
         ("two", [], "PROCESSES=2"),
         ("0", [], "PROCESSES=2"),
     ],

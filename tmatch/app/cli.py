@@ -94,6 +94,7 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
             dry_run: print all settings, as `--config` takes them, and train nothing.
         """
         if dry_run:
+            recipe.train.parts()
             print(as_file(recipe), end="")
             return
         result = recipe.run(out, progress=sys.stderr.isatty())
@@ -198,8 +199,10 @@ def _parsed(arguments: Sequence[str]) -> Callable[[], None]:
                 config=(tyro.conf.CascadeSubcommandArgs, tyro.conf.OmitSubcommandPrefixes, tyro.conf.AvoidSubcommands),
             )
     except SystemExit as exit:
-        reason = exit.__context__ and exit.__context__.__context__
-        if isinstance(reason, ValidationError):  # a setting out of its range: a sentence says it better
+        failed = exit.__context__
+        reason = failed and failed.__context__
+        # A setting out of its range: a sentence says it better. What is no number at all tyro says with the option.
+        if isinstance(reason, ValueError) and isinstance(getattr(failed, "arg", None), str):
             raise reason from None
         print(said.getvalue(), end="", file=sys.stderr)
         raise

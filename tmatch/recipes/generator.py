@@ -83,8 +83,8 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         if processes.rank == 0:
             copy_autoencoder(self.autoencoder, out)
             out.mkdir(parents=True, exist_ok=True)
+            print(f"tmatch: preparing the pictures for {out}", file=sys.stderr, flush=True)
         processes.wait()
-        print(f"tmatch: preparing the pictures for {out}", file=sys.stderr, flush=True)
         states = codec.encode_all(training, device)
         task = GeneratorTask(
             pipeline.model,

@@ -86,12 +86,18 @@ def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: 
     prefix = "model.kernel.backbone."
     missing = [key for key in own if key.startswith(prefix) and key not in fit]
     if missing:
+        layer = missing[0]
+        there = f"is {_shape(theirs[layer])} there" if layer in theirs else "is not there"
         raise ValueError(
-            f"{name} has another backbone ({missing[0].removeprefix(prefix)} does not fit); give the recipe "
-            "the sizes of its backbone and of its data, or train anew."
+            f"{name} has another backbone ({layer.removeprefix(prefix)} {there}, and {_shape(own[layer])} here); give "
+            "the recipe the sizes of its backbone and of its data, or train anew."
         )
     task.load_state_dict(fit, strict=False)
     return sorted(fit)
+
+
+def _shape(weight: Tensor) -> str:
+    return " x ".join(map(str, weight.shape))
 
 
 def _same_words(now: TextEncoder, vocabulary: Sequence[str], own: Weights, theirs: Weights) -> None:

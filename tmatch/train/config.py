@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tmatch.tensors import Device, place
-from tmatch.train.processes import Parallel, Processes, joined
+from tmatch.train.processes import Parallel, Processes, joined, place_of_process
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -55,6 +55,15 @@ class TrainConfig(Strict):
         if self.batch % self.accumulate:
             raise ValueError(f"A batch of {self.batch} does not divide into {self.accumulate} parts.")
         return self
+
+    def parts(self) -> int:
+        """Into how many a batch is cut, over all processes."""
+        parts = self.accumulate * place_of_process()[1]
+        if self.batch % parts:
+            raise ValueError(
+                f"A batch of {self.batch} does not divide into {parts} parts; make train.batch a multiple of {parts}."
+            )
+        return parts
 
     def place(self) -> torch.device:
         """Where to compute."""

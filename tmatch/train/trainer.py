@@ -68,9 +68,7 @@ class Trainer:
         Nor with other data, of which `contents` says what it is: a digest.
         """
         self.processes = config.processes()
-        self.parts = config.accumulate * self.processes.world
-        if config.batch % self.parts:
-            raise ValueError(f"A batch of {config.batch} does not divide into {self.parts} parts.")
+        self.parts = config.parts()
         self.task = task.to(config.place())
         self.config = config
         self.out = out
