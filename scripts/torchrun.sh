@@ -5,10 +5,16 @@
 # The same line goes on after a crash, Ctrl-C or a reboot, with this or another number of processes. One that dies is
 # started again, with all others, from the last checkpoint, up to three times. SIGTERM saves and ends with 0.
 set -eu
-PROCESSES=${PROCESSES:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
+if [ -z "${PROCESSES:-}" ]; then
+  PROCESSES=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+  if [ "$PROCESSES" -lt 1 ]; then
+    echo "There is no GPU here; say how many processes are to train, a core each: PROCESSES=2 $0 ..." >&2
+    exit 2
+  fi
+fi
 case $PROCESSES in
-'' | 0 | *[!0-9]*)
-  echo "Say how many processes are to train, one a GPU, or a core where there is none: PROCESSES=2 $0 ..." >&2
+0 | *[!0-9]*)
+  echo "PROCESSES says how many are to train, a whole number from 1 up; got $PROCESSES." >&2
   exit 2
   ;;
 esac

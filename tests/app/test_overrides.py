@@ -39,8 +39,8 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(
     [
         ("2", ["--train.stesp", "3"], "--train.steps"),
         ("3", ["--train.batch", "8"], "make train.batch a multiple of 3"),
-        ("two", [], "PROCESSES=2"),
-        ("0", [], "PROCESSES=2"),
+        ("two", [], "from 1 up; got two"),
+        ("0", [], "from 1 up; got 0"),
     ],
 )
 def test_torchrun_says_once_what_is_wrong(processes: str, settings: list[str], words: str, tmp_path: Path) -> None:
