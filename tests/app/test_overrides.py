@@ -10,6 +10,7 @@ import pytest
 from tmatch.app.cli import main
 from tmatch.app.overrides import as_file, with_file
 from tmatch.recipes import RECIPES
+from tmatch.train import checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +33,23 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(
     recipe = RECIPES["shapes-dtm"]()
     assert with_file(recipe, file) == recipe.model_copy(update={"train": recipe.train.model_copy(update={"steps": 7})})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_refuses_a_folder_that_the_run_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "shapes-fm", "--out", str(tmp_path), "--dry-run"]
+    checkpoint.save(tmp_path, 3, {}, {"settings": RECIPES["shapes-fm"]().model_dump(mode="json")})
+    main(command)
+    for other in ("train.batch", "train.steps"):
+        with pytest.raises(SystemExit, match="2"):
+            main([*command, f"--{other}", "2"])
+        assert f"another {other}" in capsys.readouterr().err
+    (tmp_path / "step-00000003").rename(tmp_path / "elsewhere")
+    (tmp_path / "metadata.jsonl").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    assert "no run that could go on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from tmatch.plan.report import record, render
 from tmatch.recipes import RECIPES
 from tmatch.recipes.base import Expected
 from tmatch.train.interrupt import preempted
+from tmatch.train.same import require_place
 from tmatch.variants import VARIANTS
 
 INTERRUPTED = 130
@@ -91,10 +92,12 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
             recipe: what to train; every setting of it can be overridden.
             out: the folder of the run: checkpoints, losses, pictures, the configuration, and the finished weights.
             config: a YAML file of settings; options given here override it.
-            dry_run: print all settings, as `--config` takes them, and train nothing.
+            dry_run: print all settings, as `--config` takes them, and train nothing; refuse what a run would refuse of
+                them and of the folder.
         """
         if dry_run:
             recipe.train.parts()
+            require_place(out, recipe.train, recipe.model_dump(mode="json"))
             print(as_file(recipe), end="")
             return
         result = recipe.run(out, progress=sys.stderr.isatty())

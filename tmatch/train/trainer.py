@@ -19,6 +19,7 @@ from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
 from tmatch.train.interrupt import interruptions, preempted, tell_preempted
 from tmatch.train.monitor import Monitor, Silent
+from tmatch.train.same import require_same_run
 
 Preview = Callable[["Task"], Tensor]
 """Draws a picture (3, height, width) of what a task has learnt."""
@@ -186,33 +187,10 @@ class Trainer:
         if newest is None:
             self.monitor.cut(0)
             return
-        record = checkpoint.record(newest, ("settings",))
-        self._require_same(record["settings"], record["step"])
+        step = require_same_run(newest, self.config, self.settings)
         checkpoint.fill(newest, self._state(), self.processes.like)
-        self.step = record["step"]
+        self.step = step
         self.monitor.cut(self.step)
-
-    def _require_same(self, saved: dict[str, Any], step: int) -> None:
-        then, now = _flat(saved if isinstance(saved, dict) else {}), _flat(self.settings)
-        if not then:
-            raise ValueError(f"The newest checkpoint of {self.out} does not say what run it is of; remove its folder.")
-        free = {*self.config.FREE}
-        steps_then = then.get("train.steps", then.get("steps"))
-        if all(self.config.rate(k, steps_then) == self.config.rate(k) for k in range(step)):
-            free.add("steps")  # the run may become longer or shorter while the steps it took stay the same
-        bound = [key for key in now if not free & {key.removeprefix("train."), key.partition(".")[0]}]
-        changed = [key for key in bound if then.get(key, now[key]) != now[key]]
-        if changed in (["steps"], ["train.steps"]):
-            raise ValueError(
-                f"{self.out} holds a run with another {changed[0]}, {steps_then}, and its learning rate has begun to "
-                f"fall, so it cannot become a run of {self.config.steps} steps; give a new folder, or the old settings."
-            )
-        if step > self.config.steps and not changed:
-            raise ValueError(f"{self.out} has taken {step} steps already; ask for as many, or more.")
-        if changed:
-            raise ValueError(
-                f"{self.out} holds a run with another {' and '.join(changed)}; give a new folder, or the old settings."
-            )
 
 
 _COLUMNS = (
@@ -226,11 +204,3 @@ _COLUMNS = (
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
