@@ -44,8 +44,11 @@ def _resumable(path: Path) -> Iterator[Path]:
                 draft.chmod(mode)
             sync(draft)
     except (OSError, SafetensorError) as error:  # a full disk, for one
-        barred = not os.access(path.parent, os.W_OK)
-        advice = "make its folder writable" if barred else "make room"
+        advice = "make room"
+        if isinstance(error, FileNotFoundError):
+            advice = "leave its folder to one command at a time"
+        elif not os.access(path.parent, os.W_OK):
+            advice = "make its folder writable"
         raise OSError(f"{path} could not be written ({error}); {advice}, and the same command goes on.") from error
 
 

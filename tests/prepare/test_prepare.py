@@ -111,7 +111,7 @@ def test_a_folder_with_a_text_beside_each_picture(tmp_path: Path, encoders: Enco
     (paired / "more" / "alone.png").write_bytes(pictures[0][1])
     (paired / ".thumbs").mkdir()
     (paired / ".thumbs" / "000.png").write_bytes(b"what a system leaves")
-    for name, content in (("kind.avif", b"?"), ("kind.txt", b"a circle"), ("two.png", b"?"), ("two.jpg", b"?")):
+    for name, content in (("kind.xcf", b"?"), ("kind.txt", b"a circle"), ("two.png", b"?"), ("two.jpg", b"?")):
         (paired / name).write_bytes(content)
     with pytest.raises(ValueError, match="holds shards with another contents"):
         preparation(str(paired), tmp_path / "other", encoders).run()

@@ -93,6 +93,7 @@ def prepare(
     for name, number in (("chunk", how.chunk), ("batch", how.batch), ("longest", how.longest), ("workers", workers)):
         whole(f"--{name}", number)
     _require_places(source, out)
+    source = str(Path(source)) if Path(source).exists() else source  # a folder is the same with a slash behind it
     pictures = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
     settings = Settings.model_validate(

@@ -58,9 +58,11 @@ def read_picture(file: Path | BinaryIO) -> Image.Image:
     """A picture as people see it: upright, in RGB, on white where it is transparent; the first of an animation."""
     try:
         with Image.open(file, formats=_known()) as opened:
-            upright = _eight_bits(ImageOps.exif_transpose(opened))
+            opened.load()
+            ImageOps.exif_transpose(opened, in_place=True)  # a huge picture is held once, not three times
+            upright = _eight_bits(opened)
             if not upright.has_transparency_data:
-                return upright.convert("RGB")
+                return upright if upright.mode == "RGB" else upright.convert("RGB")
             rgba = upright.convert("RGBA")
     except UnidentifiedImageError as error:
         raise ValueError("it is no picture of a known kind") from error

@@ -1,15 +1,18 @@
 """From pictures and captions to shards, a chunk of rows after the other."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from pydantic import ValidationError
+from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
@@ -22,7 +25,9 @@ from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.pretrained.identity import PRECISIONS
 
 T = TypeVar("T")
-OVERFLOW = "its latent overflows"
+Stale = dict[int, int | None]
+"""Chunks that are to be made again, and when the records that they have were written."""
+OVERFLOW = "its latent overflows; --precision float32 and --dtype float32 hold the most"
 PATIENCE = 1800
 """Seconds to wait for the next chunk of another process before giving it up."""
 
@@ -34,6 +39,34 @@ class Picture:
     row: int
     pixels: Tensor
     captions: tuple[str, ...]
+
+
+class Batches:
+    """Pictures of one size, encoded as soon as there is a batch of them, so that few are held as pixels."""
+
+    def __init__(self, encode: Callable[[Tensor], Tensor], size: int) -> None:
+        self.encode = encode
+        self.size = size
+        self.rows: list[tuple[int, tuple[str, ...]]] = []
+        self._waiting: list[Tensor] = []
+        self._latents: list[Tensor] = []
+
+    def add(self, picture: Picture) -> None:
+        """One more; its row and captions are kept."""
+        self.rows.append((picture.row, picture.captions))
+        self._waiting.append(picture.pixels)
+        if len(self._waiting) == self.size:
+            self._flush()
+
+    def latents(self) -> Tensor:
+        """Of all pictures."""
+        if self._waiting:
+            self._flush()
+        return torch.cat(self._latents)
+
+    def _flush(self) -> None:
+        self._latents.append(self.encode(torch.stack(self._waiting)))
+        self._waiting.clear()
 
 
 class Preparation:
@@ -50,6 +83,7 @@ class Preparation:
         self.source = source
         self.out = out
         self.settings = settings
+        self.digest = settings.digest()
         self.autoencoder = autoencoder
         self.text = text
         self.device = next(autoencoder.parameters()).device
@@ -65,11 +99,12 @@ class Preparation:
             missing = [number for number in mine if number in stale or self._record(number) is None]
             if rank == 0 and (missing or stale):  # what is about to change is not vouched for
                 (self.out / MANIFEST).unlink(missing_ok=True)
-            with Progress(disable=not progress) as bar:
+            pictures = self._pictures(missing, pool, 2 * self.settings.batch + workers)
+            with Progress(console=Console(stderr=True), disable=not progress) as bar:
                 shown = bar.add_task("chunks", total=len(mine), completed=len(mine) - len(missing))
-                for number, pictures in self._pictures(missing, pool):
+                for number in missing:
                     self._record_file(number).unlink(missing_ok=True)
-                    record = self.encode(number, pictures)
+                    record = self.encode(number, islice(pictures, len(self._rows(number))))
                     write_text(self._record_file(number), record.model_dump_json() + "\n")
                     bar.advance(shown)
         finally:
@@ -85,18 +120,15 @@ class Preparation:
         first = number * self.settings.chunk
         return range(first, min(first + self.settings.chunk, len(self.source)))
 
-    def _pictures(
-        self, numbers: Sequence[int], pool: ThreadPoolExecutor
-    ) -> Iterator[tuple[int, list[Picture | Skipped]]]:
-        """The pictures of one chunk after the other; while one is encoded the next is read."""
-        ahead: list[tuple[int, list[Future[Picture | Skipped]]]] = []
-        for number in numbers:
-            ahead.append((number, [pool.submit(self.picture, row) for row in self._rows(number)]))
-            if len(ahead) == 2:
-                ready, pictures = ahead.pop(0)
-                yield ready, [picture.result() for picture in pictures]
-        for ready, pictures in ahead:
-            yield ready, [picture.result() for picture in pictures]
+    def _pictures(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[Picture | Skipped]:
+        """The pictures of some chunks in order; while some are encoded the next are read, `most` of them at a time."""
+        ahead: deque[Future[Picture | Skipped]] = deque()
+        for row in (row for number in numbers for row in self._rows(number)):
+            ahead.append(pool.submit(self.picture, row))
+            if len(ahead) == most:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
     def picture(self, row: int) -> Picture | Skipped:
         """Read a row, and cut its picture to size."""
@@ -110,60 +142,63 @@ class Preparation:
             return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
         return Picture(row, pixels, read.captions)
 
-    def encode(self, number: int, pictures: Sequence[Picture | Skipped]) -> Chunk:
+    def encode(self, number: int, pictures: Iterable[Picture | Skipped]) -> Chunk:
         """Write the shards of a chunk."""
-        sizes: dict[Size, list[Picture]] = {}
-        skipped = [one for one in pictures if isinstance(one, Skipped)]
+        sizes: dict[Size, Batches] = {}
+        skipped, shards, captions = list[Skipped](), list[Shard](), list[str]()
         for one in pictures:
-            if isinstance(one, Picture):
-                sizes.setdefault((one.pixels.shape[1], one.pixels.shape[2]), []).append(one)
-        shards, captions = [], []
-        for (height, width), group in sorted(sizes.items()):
-            dtype = PRECISIONS[self.settings.dtype] if self.autoencoder.codes is None else torch.float32
-            latents = self._latents([one.pixels for one in group]).to(dtype)
-            good = latents.isfinite().flatten(1).all(1)
+            if isinstance(one, Skipped):
+                skipped.append(one)
+            else:
+                size = (one.pixels.shape[1], one.pixels.shape[2])
+                sizes.setdefault(size, Batches(self._latents, self.settings.batch)).add(one)
+        for (height, width), batches in sorted(sizes.items(), key=lambda item: item[0]):
+            latents = batches.latents()
+            good = latents.isfinite().flatten(1).all(1).tolist()
             skipped += [
-                Skipped(row=one.row, key=_printable(self.source.key(one.row)), reason=OVERFLOW)
-                for one, fine in zip(group, good.tolist(), strict=True)
+                Skipped(row=row, key=_printable(self.source.key(row)), reason=OVERFLOW)
+                for (row, _), fine in zip(batches.rows, good, strict=True)
                 if not fine
             ]
-            kept = [one for one, fine in zip(group, good.tolist(), strict=True) if fine]
+            kept = [row for row, fine in zip(batches.rows, good, strict=True) if fine]
             if kept:
-                whole = latents[good] if self.autoencoder.codes is None else latents[good].int()
-                samples = Samples.join(whole, self._conditions(kept), [one.row for one in kept])
+                whole = latents[torch.tensor(good)]
+                whole = whole if self.autoencoder.codes is None else whole.int()
+                samples = Samples.join(whole, self._conditions([texts for _, texts in kept]), [row for row, _ in kept])
                 file = f"{number:06d}-{height}x{width}.safetensors"
                 checksum = write(self.out / file, samples.tensors())
-                size = (latents.shape[2], latents.shape[3])
-                shards.append(Shard(file=file, samples=len(kept), size=size, sha256=checksum))
-                captions += [caption for one in kept for caption in one.captions]
+                shards.append(Shard(file=file, samples=len(kept), size=(*latents.shape[2:],), sha256=checksum))
+                captions += [caption for _, texts in kept for caption in texts]
         return Chunk(
+            settings=self.digest,
             shards=tuple(shards),
             skipped=tuple(sorted(skipped, key=lambda one: one.row)),
             captions=len(captions),
             captions_cut=sum(self.text.length(caption) > self.text.longest for caption in captions),
         )
 
-    def _latents(self, pictures: Sequence[Tensor]) -> Tensor:
-        encoded = [
-            self.autoencoder.encode(torch.stack([*part]).to(self.device).float() / 255).cpu()
-            for part in _parts(pictures, self.settings.batch)
-        ]
-        return torch.cat(encoded)
+    def _latents(self, pictures: Tensor) -> Tensor:
+        """As they are written; codes, which are not finite where the network overflows, as numbers still."""
+        latents = self.autoencoder.encode(pictures.to(self.device).float() / 255).cpu()
+        return latents if self.autoencoder.codes is not None else latents.to(PRECISIONS[self.settings.dtype])
 
-    def _conditions(self, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+    def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> list[list[Tensor]]:
         """The tokens of every caption of every picture; those of like length are encoded together, to pad little."""
-        captions = [caption for one in pictures for caption in one.captions]
+        captions = [caption for texts in captions_of for caption in texts]
         by_length = sorted(range(len(captions)), key=lambda k: self.text.length(captions[k]))
         dtype, tokens = PRECISIONS[self.settings.dtype], dict[int, Tensor]()
         for part in _parts(by_length, self.settings.batch):
             condition = self.text([captions[k] for k in part])
-            if not condition.tokens.to(dtype).isfinite().all():
-                encoder, kind = self.text.name, self.settings.dtype
-                raise ValueError(f"{encoder} makes values too large for {kind}; give --dtype float32.")
+            for option, found in (("precision", condition.tokens), ("dtype", condition.tokens.to(dtype))):
+                if not found.isfinite().all():
+                    kind = self.text.precision if option == "precision" else self.settings.dtype
+                    raise ValueError(
+                        f"{self.text.name} makes values too large for {kind}; give --{option} bfloat16 or float32."
+                    )
             for k, row, there in zip(part, condition.tokens, condition.mask, strict=True):
                 tokens[k] = row[there].to(dtype).cpu()
         rest = (tokens[k] for k in range(len(captions)))
-        return [[next(rest) for _ in one.captions] for one in pictures]
+        return [[next(rest) for _ in texts] for texts in captions_of]
 
     def _record_file(self, number: int) -> Path:
         return self.out / "chunks" / f"{number:06d}.json"
@@ -175,28 +210,33 @@ class Preparation:
             return None
         try:
             chunk = Chunk.model_validate_json(file.read_bytes())
-        except ValidationError:
+        except (ValidationError, FileNotFoundError):  # which another process is writing anew
+            return None
+        if chunk.settings not in ("", self.digest):
             return None
         return chunk if all(is_whole(self.out / shard.file) for shard in chunk.shards) else None
 
-    def _stale(self, numbers: Iterable[int], pool: ThreadPoolExecutor) -> dict[int, int]:
+    def _stale(self, numbers: Iterable[int], pool: ThreadPoolExecutor) -> Stale:
         """Chunks of which a row that was skipped can be used now, and when their records were written."""
-        stale = {}
+        stale: Stale = {}
         for number in numbers:
-            chunk = self._record(number)
+            written, chunk = self._written(number), self._record(number)
             rows = () if chunk is None else [one.row for one in chunk.skipped if one.reason != OVERFLOW]
             if any(isinstance(one, Picture) for one in pool.map(self.picture, rows)):
-                stale[number] = self._record_file(number).stat().st_mtime_ns
+                stale[number] = written
         return stale
 
-    def _fresh(self, number: int, stale: dict[int, int]) -> Chunk | None:
-        """What became of a chunk; those that were stale are waited for."""
+    def _written(self, number: int) -> int | None:
+        """When a chunk's record was; another process may be about to write it anew."""
         try:
-            if number in stale and self._record_file(number).stat().st_mtime_ns == stale[number]:
-                return None
+            return self._record_file(number).stat().st_mtime_ns
         except FileNotFoundError:
             return None
-        return self._record(number)
+
+    def _fresh(self, number: int, stale: Stale) -> Chunk | None:
+        """What became of a chunk; those that were stale are waited for."""
+        waited_for = number in stale and self._written(number) in (None, stale[number])
+        return None if waited_for else self._record(number)
 
     def _require_same(self, rank: int) -> None:
         """Write the settings, or refuse to go on with others."""
@@ -217,7 +257,7 @@ class Preparation:
         elif rank == 0:
             write_text(file, self.settings.model_dump_json(indent=2) + "\n")
 
-    def _finish(self, stale: dict[int, int]) -> Manifest:
+    def _finish(self, stale: Stale) -> Manifest:
         """The manifest, once every chunk is there: other processes may be at work on some."""
         missing, since = self.chunks + 1, time.monotonic()
         while left := (done := [self._fresh(number, stale) for number in range(self.chunks)]).count(None):

@@ -1,10 +1,12 @@
 """Shards: encoded pictures and captions in safetensors, with a manifest that says what they are."""
 
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import ValidationError
@@ -33,8 +35,9 @@ class Identity(Strict):
     def differs(self, other: Self) -> str:
         """In what its answers are not those of another, in words; nothing where they are the same."""
         shared = [name for name in type(self).model_fields if name not in ("name", "precision", "longest")]
+        own = "other weights" if self.precision == other.precision else f"{other.precision} for {self.precision}"
         return " and ".join(
-            "other weights" if name == "digest" else f"another {name}"
+            own if name == "digest" else f"another {name}"
             for name in shared
             if getattr(self, name) != getattr(other, name)
         )
@@ -73,9 +76,16 @@ class Settings(Strict):
 
     def differs(self, other: Self) -> list[str]:
         """The settings that would give other bytes."""
-        elsewhere: dict[str, bool | set[str]] = {"licence": True, "autoencoder": {"name"}, "text": {"name"}}
-        mine, others = (one.model_dump(exclude=elsewhere) for one in (self, other))
+        mine, others = self._essence(), other._essence()
         return [key for key in mine if mine[key] != others[key]]
+
+    def digest(self) -> str:
+        """Of all that bytes depend on."""
+        return hashlib.sha256(json.dumps(self._essence(), sort_keys=True).encode()).hexdigest()
+
+    def _essence(self) -> dict[str, Any]:
+        """All but a note, and where encoders were."""
+        return self.model_dump(mode="json", exclude={"licence": True, "autoencoder": {"name"}, "text": {"name"}})
 
 
 class Shard(Strict):
@@ -98,6 +108,7 @@ class Skipped(Strict):
 class Chunk(Strict):
     """What became of a stretch of rows."""
 
+    settings: str = ""  # their digest; chunks of before do not say
     shards: tuple[Shard, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     captions: int = 0
@@ -115,6 +126,13 @@ class Manifest(Strict):
     skipped: int
     null: str  # checksum of the empty caption's file
     shards: tuple[Shard, ...]
+
+    def sizes(self) -> Counter[tuple[int, int]]:
+        """How many samples there are of each size of latents."""
+        sizes: Counter[tuple[int, int]] = Counter()
+        for shard in self.shards:
+            sizes[shard.size] += shard.samples
+        return sizes
 
     def contents(self) -> str:
         """A digest of all samples."""

@@ -15,7 +15,7 @@ from typing import Any
 from tmatch.pretrained.identity import extra, first_line
 from tmatch.text.base import half_letters
 
-PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jfif")
 
 
 class Unusable(ValueError):
@@ -66,9 +66,12 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 class FolderSource(Source):
-    """The pictures that `metadata.jsonl` lists: {"file_name": ..., "text": ...}, where text may be several."""
+    """The pictures that `metadata.jsonl` lists: {"file_name": ..., "text": ...}, where text may be several.
 
-    def __init__(self, folder: Path) -> None:
+    Captions may stand in another `column` than text.
+    """
+
+    def __init__(self, folder: Path, column: str = "text") -> None:
         file = folder / "metadata.jsonl"
         if not file.is_file():
             raise ValueError(
@@ -78,7 +81,8 @@ class FolderSource(Source):
         self.name = str(folder)
         self.folder = folder.resolve()
         self.lines = [line for line in file.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines() if line.strip()]
-        self.contents = digest(self.lines)
+        self.column = column
+        self.contents = digest(self.lines if column == "text" else [column, *self.lines])
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -91,9 +95,9 @@ class FolderSource(Source):
         name = row.get("file_name")
         if not isinstance(name, str):
             raise Unusable("it has no file_name")
-        if "text" not in row:
-            raise Unusable(f"{name} has no text")
-        captions = texts(row["text"])
+        if self.column not in row:
+            raise Unusable(f"{name} has no {self.column}; --text-column names another")
+        captions = texts(row[self.column])
         return Row(name, _bytes_within(self.folder, name), captions)
 
 
@@ -104,11 +108,15 @@ class PairSource(Source):
         self.name = str(folder)
         self.folder = folder.resolve()
         found: dict[str, list[str]] = {}  # the pictures of a name
-        for file in (path.relative_to(folder) for path in folder.rglob("*")):
-            suffix = file.suffix.lower()
+        captioned: dict[str, str] = {}
+        for file in sorted(path.relative_to(folder) for path in folder.rglob("*")):
+            suffix, name = file.suffix.lower(), str(file.with_suffix(""))
             if suffix in (".txt", *PICTURES) and not any(part.startswith(".") for part in file.parts):
-                found.setdefault(str(file.with_suffix("")), []).extend([str(file)] if suffix in PICTURES else [])
-        self.rows = sorted((name, sorted(pictures)) for name, pictures in found.items())
+                found.setdefault(name, []).extend([str(file)] if suffix in PICTURES else [])
+                if suffix == ".txt":
+                    captioned[name] = str(file)
+        self.rows = sorted(found.items())
+        self.captioned = captioned
         captions = [self._caption(name) for name, _ in self.rows]
         if not any(captions):
             raise ValueError(
@@ -126,15 +134,18 @@ class PairSource(Source):
     def read(self, index: int) -> Row:
         name, pictures = self.rows[index]
         picture = only(pictures)
-        captions = texts(decoded(_bytes_within(self.folder, f"{name}.txt")))
+        captions = texts(decoded(self._text(name)))
         return Row(picture, _bytes_within(self.folder, picture), captions)
 
     def _caption(self, name: str) -> bytes:
         """As it is in its file; nothing where that cannot be read, which is listed later."""
         try:
-            return _bytes_within(self.folder, f"{name}.txt")
+            return self._text(name)
         except Unusable:
             return b""
+
+    def _text(self, name: str) -> bytes:
+        return _bytes_within(self.folder, self.captioned.get(name, f"{name}.txt"))
 
 
 def only(pictures: Sequence[str]) -> str:
@@ -201,7 +212,8 @@ def _bytes_within(folder: Path, name: str) -> bytes:
     """The contents of a file of a folder, which may not lead out of it."""
     file = Path(os.path.realpath(folder / name))  # which goes along with circles of links
     if folder not in file.parents:
-        raise Unusable(f"{name} is outside of the folder")
+        linked = folder in Path(os.path.normpath(folder / name)).parents
+        raise Unusable(f"{name} is {'a link to what is ' if linked else ''}outside of the folder")
     if not folder.is_dir():
         raise FileNotFoundError(errno.ENOENT, "The folder is gone", str(folder))
     return _file_bytes(file, name)

@@ -1,15 +1,19 @@
 """Pictures and captions in tars, in WebDataset's layout."""
 
 import io
+import posixpath
 import tarfile
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, groupby
 from pathlib import Path
 
 from tmatch.prepare.source import PICTURES, Row, Source, Unusable, decoded, digest, only, parsed, texts
 
+CAPTIONS = (".txt", ".json")
 REST = "(the rest)"
 """What stands for all that follows in a damaged tar."""
+NOWHERE = (0, -1)
+"""The place of a link to what is not in the tar before it."""
 
 
 class TarSource(Source):
@@ -22,7 +26,7 @@ class TarSource(Source):
         self.rows: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
         for number, file in enumerate(self.files):
             self.rows += [(number, key, parts) for key, parts in _members(file).items()]
-        self.contents = digest([column, *self.rows])
+        self.contents = digest(chain([column], self.rows, self._captions()))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -35,9 +39,11 @@ class TarSource(Source):
         number, key, parts = self.rows[index]
         if key == REST:
             raise Unusable("the tar is cut or damaged from here on: fetch it again, and give a new folder")
-        picture = only([suffix for suffix in PICTURES if suffix in parts])
+        if not (pictures := [suffix for suffix in PICTURES if suffix in parts]):
+            raise Unusable(f"it has no picture, only {' and '.join(sorted(parts))}")
+        picture = only(pictures)
         with self.files[number].open("rb") as file:
-            read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, ".txt", ".json") if suffix in parts}
+            read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, *CAPTIONS) if suffix in parts}
         if ".txt" in read:
             captions = texts(decoded(read[".txt"]))
         elif ".json" in read:
@@ -49,25 +55,43 @@ class TarSource(Source):
             raise Unusable("it has no .txt or .json with a caption")
         return Row(self.key(index), read[picture], captions)
 
+    def _captions(self) -> Iterator[bytes]:
+        """As they are in the tars, as far as these go."""
+        for number, rows in groupby(self.rows, key=lambda row: row[0]):
+            with self.files[number].open("rb") as file:
+                for _, _, parts in rows:
+                    for offset, size in (parts[suffix] for suffix in CAPTIONS if suffix in parts):
+                        file.seek(offset)
+                        yield file.read(max(size, 0))
+
 
 def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
     """The members of a tar by name and suffix: where each begins and how long it is."""
-    rows = _Samples()
+    rows, places = _Samples(), dict[str, tuple[int, int]]()
     try:
         with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
             for member in tar:
                 if member.isfile():
-                    head, _, name = member.name.rpartition("/")
-                    stem, dot, suffix = name.partition(".")
-                    place = (member.offset_data, member.size)
-                    rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), place)
+                    places[member.name] = (member.offset_data, member.size)
+                elif member.islnk() or member.issym():
+                    where = posixpath.dirname(member.name) if member.issym() else ""
+                    target = posixpath.normpath(posixpath.join(where, member.linkname))
+                    places[member.name] = places.get(target, NOWHERE)
+                else:
+                    continue
+                head, _, name = member.name.rpartition("/")
+                stem, dot, suffix = name.partition(".")
+                rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), places[member.name])
             whole.seek(tar.offset)
             rest = iter(lambda: whole.read(2**20), b"")
             ended = (first := next(rest, b""))[: tarfile.BLOCKSIZE] == bytes(tarfile.BLOCKSIZE)
             ended = ended and not any(first) and not any(any(block) for block in rest)
     except tarfile.ReadError as error:
         if not rows:
-            raise ValueError(f"{file} is not a tar, or an empty or compressed one ({error}).") from error
+            raise ValueError(
+                f"{file} is not a tar, or an empty or compressed one ({error}); unpack it, fetch it again, or take it "
+                "out."
+            ) from error
         ended = False
     if not ended:  # the library takes any header it cannot read for the end, and any hole
         rows[REST] = {}
@@ -90,6 +114,8 @@ class _Samples(dict[str, dict[str, tuple[int, int]]]):
 
 
 def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
+    if (offset, size) == NOWHERE:
+        raise Unusable("it is a link to what is not in the tar before it")
     file.seek(offset)
     found = file.read(size)
     if len(found) < size:

@@ -82,9 +82,9 @@ class PretrainedCodes(PretrainedAutoencoder):
     def encode(self, pictures: Tensor) -> Tensor:
         """The codes of pictures in [0, 1], as numbers; float32, and not finite where the network overflows."""
         z = self._encoded(pictures).latents.float().movedim(1, -1)
-        codes = torch.cdist(z.flatten(0, -2), self.network.quantize.embedding.weight.float()).argmin(-1)
-        there = z.isfinite().all(-1)
-        return codes.view(there.shape).float().masked_fill(~there, torch.nan)[:, None]
+        book, there = self.network.quantize.embedding.weight.float(), z.isfinite().all(-1)
+        codes = torch.stack([torch.cdist(one, book).argmin(-1) for one in z])  # all distances at once would be many
+        return codes.float().masked_fill(~there, torch.nan)[:, None]
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Training a text-to-image generator on the shards that `tmatch prepare` makes."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -115,10 +114,8 @@ class ShardRecipe(TrainedRecipe):
         settings = training.manifest.settings
         if validation is not None:
             validation.require(settings.autoencoder, settings.text)
-        sizes: Counter[tuple[int, int]] = Counter()
-        for shard in training.manifest.shards:
-            sizes[shard.size] += shard.samples
-        held_out = () if validation is None else (shard.size for shard in validation.manifest.shards)
+        sizes = training.manifest.sizes()
+        held_out = () if validation is None else validation.manifest.sizes()
         for height, width in sorted({*sizes, *held_out}):
             if height % self.patch[0] or width % self.patch[1]:
                 where = self.shards if (height, width) in sizes else self.validation
@@ -133,8 +130,8 @@ class ShardRecipe(TrainedRecipe):
         return AboutShards(recipe=self, shape=shape, grids=grids, autoencoder=settings.autoencoder, text=settings.text)
 
     def _held_out(self, shards: ShardSet, count: int, device: torch.device) -> Captioned:
-        """The first samples of one size, in memory."""
-        size = shards.manifest.shards[0].size
+        """The first samples of the most common size, in memory."""
+        size = shards.manifest.sizes().most_common(1)[0][0]
         latents: list[Tensor] = []
         captions: list[Tensor] = []
         for number, shard in enumerate(shards.manifest.shards):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
+from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 
@@ -104,7 +105,7 @@ def generate(
     watched = progress or keep_path or decoding.observe is not None
     started = time.perf_counter()
     results: list[Generation] = []
-    with Progress(disable=not progress, transient=True) as bar:
+    with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
         task = bar.add_task("sampling", total=model.transitions(steps) * len(batches))
         for images in batches:
             noise = Noise(seeds[images], weight.device, precision)

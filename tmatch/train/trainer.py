@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
@@ -102,7 +103,8 @@ class Trainer:
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
         progress = progress and self.processes.rank == 0
-        with Progress(*_COLUMNS, disable=not progress) as bar, interruptions() as interrupted:
+        shown_on = Console(stderr=True)
+        with Progress(*_COLUMNS, console=shown_on, disable=not progress) as bar, interruptions() as interrupted:
             shown = bar.add_task("training", total=self.config.steps, completed=self.step, loss=float("nan"), speed=0.0)
             while self.step < last and not self.processes.agreed(bool(interrupted)):
                 loss = self.update()
