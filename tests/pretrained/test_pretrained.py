@@ -99,6 +99,52 @@ def test_encoders_that_are_not_whole_are_refused(tmp_path: Path) -> None:
         load_autoencoder(str(kl))
 
 
+def test_of_an_encoder_with_a_decoder_the_encoder_is_taken(tmp_path: Path) -> None:
+    from transformers import BartConfig, BartModel
+
+    folder = save_text_encoder(tmp_path)
+    sizes = {
+        f"{part}_{name}": 2 for part in ("encoder", "decoder") for name in ("layers", "ffn_dim", "attention_heads")
+    }
+    network = BartModel(
+        BartConfig(vocab_size=10, d_model=8, max_position_embeddings=12, pad_token_id=0, **sizes)
+    ).eval()
+    network.save_pretrained(folder)
+    words = torch.tensor([[3, 4, 6, 1]])
+    torch.testing.assert_close(
+        load_text_encoder(str(folder))(["a red circle"]).tokens, network.encoder(words).last_hidden_state
+    )
+
+
+def test_networks_that_read_no_text_and_tokenizers_of_others_are_refused(tmp_path: Path) -> None:
+    from transformers import T5Config, T5EncoderModel, ViTConfig, ViTModel
+
+    folder = save_text_encoder(tmp_path / "text")
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "image_size": 16}
+    ViTModel(ViTConfig(hidden_size=8, patch_size=8, **sizes)).save_pretrained(folder)
+    with pytest.raises(ValueError, match="is no encoder of text that can be used here"):
+        load_text_encoder(str(folder))
+    T5EncoderModel(T5Config(vocab_size=4, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).save_pretrained(folder)
+    with pytest.raises(ValueError, match="has 10 words, and its weights 4"):
+        load_text_encoder(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ([], "has no attribute"),
+        ({"down_block_types": ["X", "Y"]}, "X does not exist"),
+        ({"_class_name": None}, "network"),
+    ],
+)
+def test_an_autoencoder_that_is_none_is_said_with_a_way_out(config: dict | list, words: str, tmp_path: Path) -> None:
+    folder = save_kl_autoencoder(tmp_path / "kl")
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config if config else config))
+    with pytest.raises(ValueError, match=rf"There is no autoencoder .*{words}.*; give the name of one"):
+        load_autoencoder(str(folder))
+
+
 def test_a_tokenizer_that_pads_on_the_left_changes_nothing(tmp_path: Path) -> None:
     encoder = load_text_encoder(str(save_bert(tmp_path, padding_side="left")))
     alone, together = encoder(["a red"]), encoder(["a red", "two blue square of a red"])

@@ -56,6 +56,11 @@ def recipe(shards: Path, variant: str = "dtm", **train: object) -> ShardRecipe:
     )
 
 
+def test_held_out_samples_are_of_the_most_common_size(shards: Path) -> None:
+    held_out = recipe(shards)._held_out(ShardSet(shards / "shards"), 256, torch.device("cpu"))
+    assert held_out.data.x.shape == (16, 4, 4, 16), "the squares, two thirds of all"
+
+
 @pytest.mark.parametrize("variant", ["ar-discrete", "mar-discrete"])
 def test_a_run_on_shards_of_codes(variant: str, shards: Path, tmp_path: Path) -> None:
     encoders = ["--autoencoder", str(save_code_autoencoder(tmp_path / "vq", 3000)), "--text", str(shards / "text")]

@@ -106,15 +106,17 @@ def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedA
     dtype = PRECISIONS[precision]
     if _part(name, "encoder").is_file():
         return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name, precision)
+    kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny, "VQModel": VQModel}
     try:
-        kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny, "VQModel": VQModel}
         kind = AutoencoderKL.load_config(name).get("_class_name")
         if kind not in kinds:
-            raise ValueError(f"{name} holds a {kind}, and an autoencoder is one of {', '.join(kinds)}.")
+            raise ValueError(f"it holds a {kind or 'network'} that is none of {', '.join(kinds)}")
         network, found = kinds[kind].from_pretrained(
             name, torch_dtype=dtype, use_safetensors=True, output_loading_info=True
         )
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # files that are not as they should be make its library raise about anything
         raise ValueError(
             f"There is no autoencoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, a "
             "folder with its config.json and safetensors, or the stem of a tiny one's files."

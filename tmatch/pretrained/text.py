@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from tmatch.condition import Condition
@@ -81,12 +80,17 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
             name, dtype=PRECISIONS[precision], use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # files that are not as they should be make its library raise about anything
         raise ValueError(
             f"There is no text encoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, or a "
             "folder with its config.json, tokenizer and safetensors."
         ) from error
     _require_weights(network, found["missing_keys"], name)
+    if config.is_encoder_decoder and kind is AutoModel:  # BART's kind, whose last states are the decoder's
+        network = network.get_encoder()
+    _require_words(network, tokenizer, name)
     if not tokenizer("").input_ids:
         raise ValueError(
             f"The text encoder {name} reads nothing where a caption is empty, which guidance needs; take one whose "
@@ -99,7 +103,25 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
     most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
     places = [getattr(part, "max_position_embeddings", None) for part in (config, network.config)]
     most += [number - _first_place(network) for number in places if number]
-    return PretrainedText(network, tokenizer, name, min(most), precision)
+    try:
+        encoder = PretrainedText(network, tokenizer, name, min(most), precision)
+        encoder([""])
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} is no encoder of text that can be used here ({first_line(error)}); take one of the T5 family, "
+            "CLIP's, or a sentence encoder."
+        ) from error
+    return encoder
+
+
+def _require_words(network: Any, tokenizer: Any, name: str) -> None:  # noqa: ANN401
+    """Refuse a tokenizer of another network, which would name words that this one has not."""
+    embedded = network.get_input_embeddings()
+    there = getattr(embedded, "num_embeddings", None)
+    if there is not None and len(tokenizer) > there:
+        raise ValueError(
+            f"The tokenizer of {name} has {len(tokenizer)} words, and its weights {there}: one of them is another's."
+        )
 
 
 def _require_weights(network: Any, missing: Iterable[str], name: str) -> None:  # noqa: ANN401

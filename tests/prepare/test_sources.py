@@ -1,0 +1,169 @@
+"""Where pictures and captions are found, and what is said where they are not."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from sources import Encoders, contents, folder_of, picture, preparation, rows
+
+from tmatch.prepare import Preparation, open_source
+from tmatch.prepare.source import Unusable
+
+
+def table(file: Path, seeds: range) -> None:
+    from datasets import Dataset
+
+    file.parent.mkdir(exist_ok=True)
+    Dataset.from_dict({"image": [picture(k) for k in seeds], "text": [f"a {k}" for k in seeds]}).to_parquet(file)
+
+
+def tar_of(file: Path, members: list[tuple[str, bytes | str]]) -> str:
+    """A text in the place of contents is where a link leads: a hard one, or a symbolic one after a ~."""
+    with tarfile.open(file, "w") as tar:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                member.type = tarfile.SYMTYPE if content.startswith("~") else tarfile.LNKTYPE
+                member.linkname = content.removeprefix("~")
+                tar.addfile(member)
+            else:
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return str(file)
+
+
+def test_names_of_tables_are_no_patterns(tmp_path: Path) -> None:
+    table(tmp_path / "t?[a]" / "part1.parquet", range(3))
+    table(tmp_path / "t?[a]" / "part[1].parquet", range(3, 7))
+    table(tmp_path / "txa" / "part1.parquet", range(7, 9))
+    source = open_source(str(tmp_path / "t?[a]"))
+    assert sorted(source.read(k).captions[0] for k in range(len(source))) == [f"a {k}" for k in range(7)]
+
+
+def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+    table(tmp_path / "a.parquet", range(3))
+    (tmp_path / "b.parquet").write_bytes(b"PAR1?PAR1")
+    with pytest.raises(ValueError, match=r"b\.parquet is no parquet file, or a damaged one"):
+        open_source(str(tmp_path))
+
+
+def test_kinds_that_lie_together_are_not_chosen_from(tmp_path: Path) -> None:
+    tar_of(tmp_path / "some.tar", [("a.png", picture(0)), ("a.txt", b"a")])
+    (tmp_path / "b.png").write_bytes(picture(1))
+    (tmp_path / "b.txt").write_text("a")
+    with pytest.raises(ValueError, match=r"holds some\.tar and b\.png: give a folder of one kind, or a file"):
+        open_source(str(tmp_path))
+    assert len(open_source(str(tmp_path / "some.tar"))) == 1
+
+
+def test_tables_that_lie_deeper_are_pointed_at(tmp_path: Path) -> None:
+    table(tmp_path / "data" / "a.parquet", range(1))
+    with pytest.raises(ValueError, match=r"holds no pictures: .* data has some|holds no pictures: .*/data has some"):
+        open_source(str(tmp_path))
+
+
+def test_captions_may_have_another_name_in_a_folder(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "pictures", rows(2))
+    plain = open_source(str(folder))
+    (folder / "metadata.jsonl").write_text(json.dumps({"file_name": "000.png", "caption": "a circle"}) + "\n")
+    source = open_source(str(folder), text="caption")
+    assert source.read(0).captions == ("a circle",)
+    with pytest.raises(Unusable, match=r"000\.png has no text; --text-column names another"):
+        open_source(str(folder)).read(0)
+    assert len({plain.contents, source.contents, open_source(str(folder)).contents}) == 3
+
+
+def test_texts_in_capitals_are_captions(tmp_path: Path) -> None:
+    (tmp_path / "A.PNG").write_bytes(picture(0))
+    (tmp_path / "A.TXT").write_text("a circle")
+    assert open_source(str(tmp_path)).read(0).captions == ("a circle",)
+
+
+def test_a_link_out_of_a_folder_is_listed_as_one(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "pictures", rows(1))
+    (tmp_path / "000.png").write_bytes(picture(0))
+    (folder / "000.png").unlink()
+    (folder / "000.png").symlink_to(tmp_path / "000.png")
+    with pytest.raises(Unusable, match=r"000\.png is a link to what is outside of the folder"):
+        open_source(str(folder)).read(0)
+
+
+def test_links_within_a_tar_lead_to_what_was_before_them(tmp_path: Path) -> None:
+    members: list[tuple[str, bytes | str]] = [("x/a.png", picture(0)), ("x/a.txt", b"a circle")]
+    members += [("b.png", "x/a.png"), ("b.txt", "x/a.txt"), ("x/c.png", "~a.png"), ("x/c.txt", "~./a.txt")]
+    members += [("d.png", "gone.png"), ("d.txt", "~x/a.txt"), ("e.photo.png", picture(1)), ("e.txt", b"a")]
+    source = open_source(tar_of(tmp_path / "some.tar", members))
+    assert [source.key(k) for k in range(len(source))] == [f"some.tar/{key}" for key in ("x/a", "b", "x/c", "d", "e")]
+    for k in range(3):
+        read = source.read(k)
+        assert (read.picture, read.captions) == (picture(0), ("a circle",))
+    with pytest.raises(Unusable, match="a link to what is not in the tar before it"):
+        source.read(3)
+    with pytest.raises(Unusable, match=r"it has no picture, only \.photo\.png and \.txt"):
+        source.read(4)
+
+
+def test_a_tar_with_other_captions_is_another_source(tmp_path: Path) -> None:
+    first, second = (
+        open_source(tar_of(tmp_path / f"{word}.tar", [("a.png", picture(0)), ("a.txt", f"a {word} circle".encode())]))
+        for word in ("red", "two")
+    )
+    assert first.rows == second.rows
+    assert first.contents != second.contents
+
+
+def test_few_pictures_are_held_as_pixels(tmp_path: Path, encoders: Encoders) -> None:
+    source = str(folder_of(tmp_path / "pictures", rows(60)))
+    work = preparation(source, tmp_path / "out", encoders, "centre", chunk=40)
+    read, encode, held, most = work.picture, work._latents, 0, 0
+
+    def counted(row: int) -> object:
+        nonlocal held, most
+        held += 1
+        most = max(most, held)
+        return read(row)
+
+    def taken(pictures: object) -> object:
+        nonlocal held
+        held -= len(pictures)
+        return encode(pictures)
+
+    work.picture, work._latents = counted, taken
+    work.run(workers=1)
+    assert most <= 3 * work.settings.batch + 1
+    preparation(source, tmp_path / "again", encoders, "centre", chunk=40).run()
+    assert contents(tmp_path / "out") == contents(tmp_path / "again")
+
+
+def test_chunks_of_other_settings_are_made_again(tmp_path: Path, encoders: Encoders) -> None:
+    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    preparation(source, tmp_path / "out", encoders, "centre").run()
+    (tmp_path / "out" / "settings.json").unlink()
+    preparation(source, tmp_path / "out", encoders, "buckets").run()
+    preparation(source, tmp_path / "other", encoders, "buckets").run()
+    manifests = [json.loads((tmp_path / out / "manifest.json").read_text()) for out in ("out", "other")]
+    assert manifests[0] == manifests[1]
+
+
+def test_a_chunk_that_another_process_makes_again_meanwhile_is_not_waited_for(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
+    source = folder_of(tmp_path / "pictures", rows(9))
+    good = (source / "005.png").read_bytes()
+    (source / "005.png").unlink()
+    preparation(str(source), tmp_path / "out", encoders).run()
+    (source / "005.png").write_bytes(good)
+    first, read = preparation(str(source), tmp_path / "out", encoders), Preparation.picture
+
+    def meanwhile(row: int) -> object:
+        first.picture = lambda row: read(first, row)
+        preparation(str(source), tmp_path / "out", encoders).run(rank=1, world=2)
+        return read(first, row)
+
+    first.picture = meanwhile
+    manifest = first.run(rank=0, world=2)
+    assert manifest is not None
+    assert (manifest.samples, manifest.skipped) == (9, 0)
