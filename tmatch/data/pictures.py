@@ -96,8 +96,13 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def cut(image: Image.Image, height: int, width: int) -> Tensor:
     """The largest part in the middle of a picture that has these proportions, (3, height, width) in [0, 1]."""
+    return pixels(image, height, width) / 255
+
+
+def pixels(image: Image.Image, height: int, width: int) -> Tensor:
+    """The same in whole numbers up to 255."""
     scale = min(image.width / width, image.height / height)
     left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
     box = (left, top, left + scale * width, top + scale * height)
     image = image.resize((width, height), Image.Resampling.LANCZOS, box)
-    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(height, width, 3).movedim(-1, 0) / 255
+    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(height, width, 3).movedim(-1, 0)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from tmatch.data.pictures import cut, read_picture
+from tmatch.data.pictures import pixels, read_picture
 from tmatch.files import write_text
 from tmatch.prepare.crop import Size
 from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, is_whole, write
@@ -137,10 +137,10 @@ class Preparation:
             read = self.source.read(row)
             key = read.key
             image = read_picture(BytesIO(read.picture))
-            pixels = (cut(image, *self.settings.crop.choose(image)) * 255).round().to(torch.uint8)
+            cut = pixels(image, *self.settings.crop.choose(image))
         except ValueError as error:  # of one row, which must not end the run
             return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
-        return Picture(row, pixels, read.captions)
+        return Picture(row, cut, read.captions)
 
     def encode(self, number: int, pictures: Iterable[Picture | Skipped]) -> Chunk:
         """Write the shards of a chunk."""
