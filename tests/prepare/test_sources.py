@@ -3,6 +3,8 @@
 import io
 import json
 import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -167,3 +169,26 @@ def test_a_chunk_that_another_process_makes_again_meanwhile_is_not_waited_for(
     manifest = first.run(rank=0, world=2)
     assert manifest is not None
     assert (manifest.samples, manifest.skipped) == (9, 0)
+
+
+def test_a_process_that_is_slow_is_waited_for_and_one_that_has_stopped_is_not(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
+    source = str(folder_of(tmp_path / "pictures", rows(8)))
+    other = preparation(source, tmp_path / "out", encoders, "centre")
+    encode = other._latents
+
+    def slowly(pictures: object) -> object:
+        time.sleep(1.5)
+        return encode(pictures)
+
+    other._latents = slowly
+    with ThreadPoolExecutor() as pool:
+        others = pool.submit(other.run, rank=1, world=2)
+        manifest = preparation(source, tmp_path / "out", encoders, "centre").run(rank=0, world=2)
+        others.result()
+    assert manifest is not None
+    assert manifest.samples == 8
+    with pytest.raises(ValueError, match=r"1 of 2 chunks are not there, and nothing was encoded .* goes on"):
+        preparation(source, tmp_path / "alone", encoders, "centre").run(rank=0, world=2)

@@ -1,5 +1,6 @@
 """From pictures and captions to shards, a chunk of rows after the other."""
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ Stale = dict[int, int | None]
 """Chunks that are to be made again, and when the records that they have were written."""
 OVERFLOW = "its latent overflows; --precision float32 and --dtype float32 hold the most"
 PATIENCE = 1800
-"""Seconds to wait for the next chunk of another process before giving it up."""
+"""Seconds without a sign of life from other processes before they are given up."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Preparation:
     ) -> None:
         self.source = source
         self.out = out
+        self._records = out / "chunks"
         self.settings = settings
         self.digest = settings.digest()
         self.autoencoder = autoencoder
@@ -93,6 +95,7 @@ class Preparation:
         if len(self.source) == 0:
             raise ValueError(f"{self.source.name} lists no pictures.")
         self._require_same(rank)
+        self._records.mkdir(parents=True, exist_ok=True)
         mine, pool = range(rank, self.chunks, world), ThreadPoolExecutor(workers)
         try:
             stale = self._stale(range(self.chunks) if rank == 0 else mine, pool)
@@ -180,6 +183,7 @@ class Preparation:
     def _latents(self, pictures: Tensor) -> Tensor:
         """As they are written; codes, which are not finite where the network overflows, as numbers still."""
         latents = self.autoencoder.encode(pictures.to(self.device).float() / 255).cpu()
+        os.utime(self._records)  # a sign of life
         return latents if self.autoencoder.codes is not None else latents.to(PRECISIONS[self.settings.dtype])
 
     def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> list[list[Tensor]]:
@@ -201,7 +205,7 @@ class Preparation:
         return [[next(rest) for _ in texts] for texts in captions_of]
 
     def _record_file(self, number: int) -> Path:
-        return self.out / "chunks" / f"{number:06d}.json"
+        return self._records / f"{number:06d}.json"
 
     def _record(self, number: int) -> Chunk | None:
         """What became of a chunk, if it is done."""
@@ -259,14 +263,14 @@ class Preparation:
 
     def _finish(self, stale: Stale) -> Manifest:
         """The manifest, once every chunk is there: other processes may be at work on some."""
-        missing, since = self.chunks + 1, time.monotonic()
+        sign, since = 0, time.monotonic()
         while left := (done := [self._fresh(number, stale) for number in range(self.chunks)]).count(None):
-            if left < missing:
-                missing, since = left, time.monotonic()
+            if sign != (sign := self._records.stat().st_mtime_ns):
+                since = time.monotonic()
             if time.monotonic() - since > PATIENCE:
                 raise ValueError(
-                    f"{left} of {self.chunks} chunks are not there, and none has come for {PATIENCE // 60} minutes: "
-                    "another process has stopped. The same command goes on."
+                    f"{left} of {self.chunks} chunks are not there, and nothing was encoded for {PATIENCE // 60} "
+                    "minutes: another process has stopped. The same command goes on."
                 )
             time.sleep(1)
         chunks = [chunk for chunk in done if chunk is not None]
