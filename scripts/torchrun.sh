@@ -26,9 +26,9 @@ WORLD_SIZE="$PROCESSES" python -m tmatch train "$@" --dry-run >/dev/null
 torchrun --standalone --nproc-per-node="$PROCESSES" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
 trap 'kill -INT "$run"' INT
-# Its processes save and end with 0; torchrun itself, told to end, would end with 1. Before the first step there is
-# nothing to save, and processes that are told to end then are started again.
-trap 'pkill -TERM -P "$run" || kill -TERM "$run"' TERM
+# Its processes save and end with 0; torchrun itself, told to end, would end with 1. Those that are told while they load
+# their libraries die of it and are started again, so they are told again.
+trap 'while pkill -TERM -P "$run" || kill -TERM "$run"; do sleep 30; done >/dev/null 2>&1 &' TERM
 while :; do
   wait "$run" && code=0 || code=$?
   kill -0 "$run" 2>/dev/null || break # a signal ends the waiting, not the run

@@ -159,3 +159,21 @@ def test_a_model_is_put_on_the_hub_with_its_card(monkeypatch: pytest.MonkeyPatch
     assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes", private=True) == "there/someone/shapes"
     assert sent["private"] is True
     assert sent["files"] == {"model.json", "model.safetensors", "README.md"}
+
+
+def test_a_model_that_cannot_be_put_on_the_hub_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unreachable(Exception):
+        """As HTTP clients have their own."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unreachable("nobody is there")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "shapes-fm", "--out", str(tmp_path / "mine"), "--push", "someone/shapes"])
+    said = capsys.readouterr().err
+    assert "(nobody is there); see to its name and to the network." in said
+    assert f"`hf upload someone/shapes {tmp_path / 'mine'}`" in said
+    open_model(str(tmp_path / "mine"))

@@ -36,6 +36,12 @@ def test_what_is_gathered_does_not_depend_on_the_ranks() -> None:
     assert few.activations == many.activations == 1200
 
 
+def test_gradients_that_are_accumulated_are_kept_whole() -> None:
+    once, often = (sharded(model(), USED, 8, "bfloat16", accumulate) for accumulate in (1, 4))
+    assert often.copies - once.copies == 4 * numbers()
+    assert often.states == once.states
+
+
 def test_the_root_and_two_units_are_gathered_as_in_training() -> None:
     """Six blocks of one size, and a head that is smaller than any."""
     kernel = model().kernel

@@ -2,12 +2,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from pydantic import ValidationError
 
 from tmatch.data.shapes import Shapes
 from tmatch.recipes import RECIPES, AutoencoderRecipe, committed_autoencoder, shapes_autoencoder
 from tmatch.recipes.autoencoder import load_autoencoder
-from tmatch.recipes.settings import HELD_OUT_SEED, ShapesData
+from tmatch.recipes.settings import HELD_OUT_SEED, FolderData, ShapesData
 from tmatch.train import TrainConfig
 
 SMALL = AutoencoderRecipe[ShapesData](
@@ -54,6 +55,21 @@ def test_another_recipe_does_not_touch_a_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a run with another data\.images and kl; give a new folder"):
         SMALL.model_copy(update={"data": ShapesData(images=30), "kl": 0.5}).run(tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.glob("*.*")} == before
+
+
+def test_other_pictures_do_not_go_on_with_a_run(tmp_path: Path) -> None:
+    for colour in ("red", "blue"):
+        (folder := tmp_path / colour).mkdir()
+        Image.new("RGB", (16, 16), colour).save(folder / "0.png")
+        (folder / "metadata.jsonl").write_text('{"file_name": "0.png", "text": "a square"}\n' * 8)
+    (pictures := tmp_path / "pictures").symlink_to(tmp_path / "red")
+    data = FolderData(folder=pictures, size=16)
+    recipe = AutoencoderRecipe[FolderData](train=SMALL.train, data=data, width=8, held_out=1)
+    assert recipe.run(tmp_path / "run") == recipe.run(tmp_path / "run")
+    pictures.unlink()
+    pictures.symlink_to(tmp_path / "blue")
+    with pytest.raises(ValueError, match="holds a run on other pictures or captions; give a new folder, or the old"):
+        recipe.run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -11,7 +11,9 @@ from safetensors.torch import load_file
 
 from tmatch.recipes import GeneratorRecipe, load_model
 from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.recipes.export import model_card
 from tmatch.recipes.generator import TextSettings
+from tmatch.recipes.models import open_model
 from tmatch.recipes.settings import FolderData, ShapesData
 from tmatch.recipes.start import StartSettings
 from tmatch.train import TrainConfig
@@ -104,6 +106,34 @@ def test_words_keep_their_vectors_in_another_vocabulary(flow: Path, tmp_path: Pa
     assert then.vocabulary.index("red") != now.vocabulary.index("red")
     rows = [encoder.words.weight[encoder.vocabulary.index("red") + 2] for encoder in (then, now)]
     torch.testing.assert_close(*rows, atol=5e-3, rtol=0)  # one step of 1e-3
+
+
+def test_new_words_are_learnt_though_all_that_was_taken_is_frozen(flow: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "0.png")
+    lines = [json.dumps({"file_name": "0.png", "text": f"another red thing {k}"}) for k in range(40)]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    data = {"data": FolderData(folder=tmp_path, size=32)}
+    found = []
+    for steps in (1, 3):
+        settings = recipe("fm", steps=steps, model=str(flow), freeze=True).model_dump() | data
+        GeneratorRecipe[FolderData].model_validate(settings).run(tmp_path / str(steps))
+        found.append(load_model(str(tmp_path / str(steps)))[0])
+    one, other = (pipeline.encoder.words.weight[pipeline.encoder.vocabulary.index("thing") + 2] for pipeline in found)
+    assert not torch.equal(one, other)
+    before, after = weights(flow), weights(tmp_path / "3")
+    assert all(torch.equal(after[name], before[name]) for name in before if name.startswith(BACKBONE))
+
+
+def test_a_card_says_what_a_model_was_before(flow: Path, tmp_path: Path) -> None:
+    for out, (words, start) in {
+        "lora": ("Fine-tuned from another model of its author by LoRA of rank 2.", {"lora": 2}),
+        "whole": ("Fine-tuned from another model of its author.", {}),
+    }.items():
+        recipe("fm", steps=1, model=str(flow), **start).run(tmp_path / out)
+        card = model_card(open_model(str(tmp_path / out)), out)
+        assert words in card
+        assert str(flow) not in card
+    assert "Fine-tuned" not in model_card(open_model(str(flow)), "flow")
 
 
 def test_what_does_not_go_together_is_refused(flow: Path, tmp_path: Path) -> None:

@@ -107,6 +107,18 @@ def test_two_shards_do_too_as_do_those_that_go_on_or_lose_a_process(alone: Path,
     assert torch.equal(losses(shards), losses(hurt))
 
 
+def test_three_replicas_that_go_on_take_the_very_same_steps(tmp_path: Path) -> None:
+    """Of two the order in which gradients add up does not matter, of three it does."""
+    few = {"parallel": "replicate", "steps": 8, "checkpoint_every": 4, "validate_every": 0, "awake": True}
+    launched(whole := tmp_path / "whole", 3, **few)
+    shutil.copytree(whole, again := tmp_path / "again")
+    shutil.rmtree(again / "step-00000008")
+    launched(again, 3, **few)
+    for group in ("model", "ema", "optimizer"):
+        one, other = (checkpoint.load(out / "step-00000008", group) for out in (whole, again))
+        assert all(torch.equal(weight, other[key]) for key, weight in one.items())
+
+
 def test_shards_compute_as_one_process_does_in_bfloat16(tmp_path: Path) -> None:
     few = {**SETTINGS, "precision": "bfloat16", "steps": 4, "learning_rate": 1e-4, "awake": True}
     trainer(tmp_path / "alone", **few).run()

@@ -30,4 +30,7 @@ def export(
     write(open_model(model), out, PRECISIONS[dtype])
     print(f"{out} holds the model; tmatch generate 'a prompt' --model {out} draws with it.")
     if push is not None:
-        print(upload(out, push, private))
+        try:
+            print(upload(out, push, private))
+        except ValueError as error:
+            raise ValueError(f"{error} {out} is whole: `hf upload {push} {out}` puts it there.") from error

@@ -50,7 +50,7 @@ def device_of(name: str) -> Device:
     near = [known[key].name for key in get_close_matches(_plain(name), known, n=3, cutoff=0.4)]
     raise ValueError(
         f"There is no device '{name}' in the table; {'the nearest are' if near else 'there are'} "
-        f"{', '.join(near or DEVICES)}. Another one is tmatch.plan.Device(...), with its vendor's figures."
+        f"{', '.join(near or DEVICES)}. In Python another one is tmatch.plan.Device(...), with its vendor's figures."
     )
 
 

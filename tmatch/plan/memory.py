@@ -43,9 +43,14 @@ def replicated(model: nn.Module, activations: Activations) -> Memory:
     return _states(model, 1, activations.copies, activations.peak)
 
 
-def sharded(model: Model, activations: Activations, ranks: int, precision: Precision) -> Memory:
-    """FSDP2: every rank holds 1/N of the states, and gathers a block's weights when it is their turn."""
-    return _states(model, ranks, gathered(model, precision), activations.peak)
+def sharded(model: Model, activations: Activations, ranks: int, precision: Precision, accumulate: int = 1) -> Memory:
+    """FSDP2: every rank holds 1/N of the states, and gathers a block's weights when it is their turn.
+
+    Where several parts of a batch are accumulated, it keeps all gradients whole, in float32, until the last of them.
+    """
+    learnt = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    collected = FLOAT32 * learnt if accumulate > 1 else 0
+    return _states(model, ranks, gathered(model, precision) + collected, activations.peak)
 
 
 def _states(model: nn.Module, ranks: int, copies: int, activations: int) -> Memory:

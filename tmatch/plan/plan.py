@@ -161,7 +161,7 @@ def plan(
     for how, used in (("", kept), (", checkpointing", less)):
         if used is not None:
             memory[f"DDP{how}"] = replicated(model, used)
-            memory[f"FSDP2{how}"] = sharded(model, used, gpus, precision)
+            memory[f"FSDP2{how}"] = sharded(model, used, gpus, precision, batch // (gpus * micro_batch))
     return Plan(
         device=device,
         gpus=gpus,

@@ -1,5 +1,6 @@
 """Training an autoencoder, of `shapes` or of your own pictures."""
 
+import hashlib
 import json
 import shutil
 from importlib.resources import as_file, files
@@ -52,16 +53,18 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
         checkpoint.require_free(out)
         self.data.validation(self.held_out)  # so that a data set without one is refused before any work
         images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
-        trainer = Trainer(AutoencoderTask(self.build(), images, self.kl, self.train.seed), self.train, out, about=self)
+        task = AutoencoderTask(self.build(), images, self.kl, self.train.seed)
+        contents = hashlib.sha256(images.cpu().numpy().tobytes()).hexdigest()
+        trainer = Trainer(task, self.train, out, about=self, contents=contents)
         trainer.resume()
         write_text(out / "recipe.json", self.model_dump_json(indent=2) + "\n")
         if not trainer.run(progress=progress):
             return None
-        task = trainer.ema
-        assert isinstance(task, AutoencoderTask)
-        task.autoencoder.standardise(images)
-        write_tensors(out / WEIGHTS, task.autoencoder.state_dict())
-        result = self.evaluate(task.autoencoder.cpu())
+        average = trainer.ema
+        assert isinstance(average, AutoencoderTask)
+        average.autoencoder.standardise(images)
+        write_tensors(out / WEIGHTS, average.autoencoder.state_dict())
+        result = self.evaluate(average.autoencoder.cpu())
         write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
 

@@ -13,9 +13,10 @@ from tmatch.prepare.shards import Identity
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.recipes.autoencoder import COMMITTED
 from tmatch.recipes.generator import About
-from tmatch.recipes.models import Opened
+from tmatch.recipes.models import HUB, MODELS, Opened
 from tmatch.recipes.settings import FolderData
 from tmatch.recipes.shards import AUTOENCODER, TEXT, AboutShards
+from tmatch.recipes.start import StartSettings
 
 FRONT = "---\nlibrary_name: tmatch\n"
 """What a card of ours begins with."""
@@ -100,6 +101,7 @@ def _card(opened: Opened, title: str) -> Iterator[str]:
     yield f'pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hub'
     yield from ('pipe("what to draw").images[0].save("drawn.png")', "```", "")
     train, how = recipe.train, recipe.sampling
+    yield from _fine_tuned(opened.about.recipe.start)
     yield f"Trained for up to {train.steps:,} steps of {train.batch:,} pictures at a learning rate of "
     yield f"{train.learning_rate:g}; averaged weights. Sampled by default with {how.steps or 'its own number of'} "
     yield f"steps{_head_steps(opened)}, and guidance {how.guidance:g}."
@@ -111,6 +113,14 @@ def _card(opened: Opened, title: str) -> Iterator[str]:
         yield from ("", f"Captions satisfied, of {result['prompts']:,} held-out ones: {share:.3f}")
         yield f"(95% interval {low:.3f} to {high:.3f})."
     yield from ("", "What it was trained on, under which licence, and what it should not be used for: to be said here.")
+
+
+def _fine_tuned(start: StartSettings) -> Iterator[str]:
+    """What it was before, by a name that others know, and how much of that may have changed."""
+    if start.model is not None:
+        known = start.model.startswith(HUB) or start.model in MODELS
+        how = f" by LoRA of rank {start.lora}" if start.lora else ", which stayed as it was" if start.freeze else ""
+        yield f"Fine-tuned from {f'`{start.model}`' if known else 'another model of its author'}{how}."
 
 
 def _head_steps(opened: Opened) -> str:

@@ -16,6 +16,7 @@ from tmatch.train import GeneratorTask, checkpoint
 from tmatch.train.config import Strict
 
 Weights = dict[str, Tensor]
+WORDS = "encoder.words.weight"
 
 
 class StartSettings(Strict):
@@ -79,9 +80,12 @@ def _kept(file: Path) -> list[str]:
 
 
 def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: str) -> list[str]:
-    """Copy every weight that has the same name and shape, all of the backbone's among them; their names."""
+    """Copy every weight that has the same name and shape, all of the backbone's among them; their names.
+
+    Words are left out of these where some are new, and have yet to be learnt.
+    """
     own = task.state_dict()
-    _same_words(task.encoder, vocabulary, own, theirs)
+    new = _same_words(task.encoder, vocabulary, own, theirs)
     fit = {key: weight for key, weight in theirs.items() if key in own and weight.shape == own[key].shape}
     prefix = "model.kernel.backbone."
     missing = [key for key in own if key.startswith(prefix) and key not in fit]
@@ -93,25 +97,28 @@ def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: 
             "the recipe the sizes of its backbone and of its data, or train anew."
         )
     task.load_state_dict(fit, strict=False)
-    return sorted(fit)
+    return sorted(fit.keys() - {WORDS}) if new else sorted(fit)
 
 
 def _shape(weight: Tensor) -> str:
     return " x ".join(map(str, weight.shape))
 
 
-def _same_words(now: TextEncoder, vocabulary: Sequence[str], own: Weights, theirs: Weights) -> None:
-    """Have the vectors of words stand where the new vocabulary has those words; a new word keeps a new vector."""
-    name = "encoder.words.weight"
-    if not isinstance(now, WordEncoder) or name not in theirs or theirs[name].shape[1] != now.width:
-        return
+def _same_words(now: TextEncoder, vocabulary: Sequence[str], own: Weights, theirs: Weights) -> bool:
+    """Have the vectors of words stand where the new vocabulary has those words; a new word keeps a new vector.
+
+    The answer is whether there are any.
+    """
+    if not isinstance(now, WordEncoder) or WORDS not in theirs or theirs[WORDS].shape[1] != now.width:
+        return False
     rows = {word: row for row, word in enumerate(vocabulary, start=2)}
-    moved = own[name].clone()
-    moved[:2] = theirs[name][:2]
+    moved = own[WORDS].clone()
+    moved[:2] = theirs[WORDS][:2]
     for index, word in enumerate(now.vocabulary, start=2):
         if word in rows:
-            moved[index] = theirs[name][rows[word]]
-    theirs[name] = moved
+            moved[index] = theirs[WORDS][rows[word]]
+    theirs[WORDS] = moved
+    return not rows.keys() >= set(now.vocabulary)
 
 
 def _adapt(backbone: nn.Module, rank: int) -> None:

@@ -97,7 +97,7 @@ def latest(folder: Path) -> Path | None:
 def record(path: Path, entries: Sequence[str] = ()) -> dict[str, Any]:
     """What a checkpoint says of itself, with these entries in it."""
     if not (path / "record.json").is_file():
-        raise ValueError(f"{path} is not a checkpoint: it has no record.json.")
+        raise ValueError(f"{path} is not a checkpoint: it has no record.json; {_ELSE}")
     try:
         found = json.loads((path / "record.json").read_text())
     except ValueError as error:

@@ -35,7 +35,10 @@ class Replicas(Processes):
         self.gloo = device.type == "cpu"
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
-        self._replica = DistributedDataParallel(_Called(networks, loss), gradient_as_bucket_view=True)
+        # DDP would order gradients anew after a process's first step, and so add them up otherwise once a run goes on.
+        # It does not while it looks for parameters without a gradient, of which `_Called` has one.
+        called = _Called(networks, loss).to(self.device)
+        self._replica = DistributedDataParallel(called, gradient_as_bucket_view=True, find_unused_parameters=True)
         return self._replica
 
     def collecting(self) -> AbstractContextManager[None]:
@@ -160,6 +163,7 @@ class _Called(nn.Module):
         super().__init__()
         self.networks = networks
         self.method = method
+        self.unused = nn.Parameter(torch.zeros(()))  # without one DDP warns that it looks in vain
 
     def forward(self, *arguments: int) -> Tensor:
         answer: Tensor = getattr(self.networks, self.method)(*arguments)

@@ -6,6 +6,9 @@ from typing import Any
 from tmatch.train import checkpoint
 from tmatch.train.config import TrainConfig
 
+CONTENTS = "data contents"
+"""The entry of a digest of the data among the settings of a run."""
+
 
 def require_place(out: Path, config: TrainConfig, settings: dict[str, Any]) -> None:
     """Refuse a folder in which a run of these settings can neither begin nor go on."""
@@ -33,10 +36,11 @@ def require_same_run(newest: Path, config: TrainConfig, settings: dict[str, Any]
             f"{out} holds a run with another {changed[0]}, {steps_then}, and its learning rate has begun to fall, so "
             f"it cannot become a run of {config.steps} steps; give a new folder, or the old settings."
         )
-    if changed:
-        raise ValueError(
-            f"{out} holds a run with another {' and '.join(changed)}; give a new folder, or the old settings."
-        )
+    if changed == [CONTENTS]:
+        raise ValueError(f"{out} holds a run on other pictures or captions; give a new folder, or the old data.")
+    if changed:  # other settings may be why the data is another
+        named = " and ".join(key for key in changed if key != CONTENTS)
+        raise ValueError(f"{out} holds a run with another {named}; give a new folder, or the old settings.")
     if step > config.steps:
         raise ValueError(f"{out} has taken {step} steps already; ask for as many, or more.")
     return int(step)

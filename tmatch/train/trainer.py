@@ -20,7 +20,7 @@ from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
 from tmatch.train.interrupt import interruptions, preempted, tell_preempted
 from tmatch.train.monitor import Monitor, Silent
-from tmatch.train.same import require_same_run
+from tmatch.train.same import CONTENTS, require_same_run
 
 Preview = Callable[["Task"], Tensor]
 """Draws a picture (3, height, width) of what a task has learnt."""
@@ -75,7 +75,7 @@ class Trainer:
         self.config = config
         self.out = out
         self.preview = preview
-        self.settings = (about or config).model_dump(mode="json") | ({"data contents": contents} if contents else {})
+        self.settings = (about or config).model_dump(mode="json") | ({CONTENTS: contents} if contents else {})
         self.ema = copy.deepcopy(task, task.shared()).requires_grad_(False)
         self.loss = self.processes.prepare(task, task.units(), "loss")
         self.processes.spread(self.ema, self.ema.units())
