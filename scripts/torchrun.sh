@@ -26,11 +26,22 @@ WORLD_SIZE="$PROCESSES" python -m tmatch train "$@" --dry-run >/dev/null
 torchrun --standalone --nproc-per-node="$PROCESSES" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
 trap 'kill -INT "$run"' INT
-# Its processes save and end with 0; torchrun itself, told to end, would end with 1. Those that are told while they load
-# their libraries die of it and are started again, so they are told again.
-trap 'while pkill -TERM -P "$run" || kill -TERM "$run"; do sleep 30; done >/dev/null 2>&1 &' TERM
+# Its processes save and end with 0; torchrun itself, told to end, would end with 1. Those that are told before their
+# first step have nothing to save and die of it: torchrun, which would start others in their place, is ended then.
+over=
+end() {
+  told=" $(pgrep -d ' ' -P "$run") " || true
+  pkill -TERM -P "$run" || kill -TERM "$run"
+  while sleep 1 && kill -0 "$run" 2>/dev/null; do
+    for process in $(pgrep -P "$run"); do
+      case $told in *" $process "*) ;; *) over=yes && kill -TERM "$run" && return ;; esac
+    done
+  done
+}
+trap end TERM
 while :; do
   wait "$run" && code=0 || code=$?
   kill -0 "$run" 2>/dev/null || break # a signal ends the waiting, not the run
 done
+[ -z "$over" ] || code=0
 exit "$code"

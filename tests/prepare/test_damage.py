@@ -1,5 +1,6 @@
 """What is damaged, odd or changed: pictures, captions, sources, shards."""
 
+import copy
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from sources import Encoders, contents, encoded, folder_of, picture, preparation, rows
 from tiny import save_text_encoder
@@ -14,6 +16,7 @@ from tiny import save_text_encoder
 from tmatch.prepare import Preparation, ShardSet
 from tmatch.prepare.shards import NULL, AutoencoderIdentity, TextIdentity
 from tmatch.pretrained import load_text_encoder
+from tmatch.pretrained.identity import Precision
 
 GOOD: dict[str, bytes] = {
     "cmyk.jpg": encoded(Image.new("CMYK", (20, 20), (0, 255, 255, 0)), "JPEG"),
@@ -254,3 +257,23 @@ def test_a_manifest_that_says_other_samples_is_refused(tmp_path: Path, encoders:
     file.write_text(json.dumps({**manifest, "samples": 5, "shards": [{**manifest["shards"][0], "samples": 5}]}))
     with pytest.raises(ValueError, match="another number or size"):
         ShardSet(tmp_path / "out").read(0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "value", "words"),
+    [
+        ("float32", 1e6, "makes values too large for float16; give --dtype float32"),
+        ("float32", torch.inf, "overflows in float32; take another one"),
+        ("float16", torch.nan, "overflows in float16; give --precision float32"),
+    ],
+)
+def test_texts_that_cannot_be_held_are_refused_with_what_helps(
+    precision: Precision, value: float, words: str, tmp_path: Path, encoders: Encoders
+) -> None:
+    autoencoder, text = encoders[0], copy.deepcopy(encoders[1])
+    text.precision = precision
+    work = preparation(str(folder_of(tmp_path / "pictures", rows(2))), tmp_path / "out", (autoencoder, text))
+    work.settings = work.settings.model_copy(update={"dtype": "float16"})
+    text.network.encoder.final_layer_norm.weight.data.fill_(value)
+    with pytest.raises(ValueError, match=words):
+        work.run()

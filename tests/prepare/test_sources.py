@@ -62,7 +62,7 @@ def test_kinds_that_lie_together_are_not_chosen_from(tmp_path: Path) -> None:
 
 def test_tables_that_lie_deeper_are_pointed_at(tmp_path: Path) -> None:
     table(tmp_path / "data" / "a.parquet", range(1))
-    with pytest.raises(ValueError, match=r"holds no pictures: .* data has some|holds no pictures: .*/data has some"):
+    with pytest.raises(ValueError, match=r"holds no pictures: .*/data has some"):
         open_source(str(tmp_path))
 
 
@@ -93,11 +93,11 @@ def test_a_link_out_of_a_folder_is_listed_as_one(tmp_path: Path) -> None:
 
 
 def test_links_within_a_tar_lead_to_what_was_before_them(tmp_path: Path) -> None:
-    members: list[tuple[str, bytes | str]] = [("x/a.png", picture(0)), ("x/a.txt", b"a circle")]
+    members: list[tuple[str, bytes | str]] = [("./x/a.png", picture(0)), ("./x/a.txt", b"a circle")]
     members += [("b.png", "x/a.png"), ("b.txt", "x/a.txt"), ("x/c.png", "~a.png"), ("x/c.txt", "~./a.txt")]
     members += [("d.png", "gone.png"), ("d.txt", "~x/a.txt"), ("e.photo.png", picture(1)), ("e.txt", b"a")]
     source = open_source(tar_of(tmp_path / "some.tar", members))
-    assert [source.key(k) for k in range(len(source))] == [f"some.tar/{key}" for key in ("x/a", "b", "x/c", "d", "e")]
+    assert [source.key(k) for k in range(len(source))] == [f"some.tar/{key}" for key in ("./x/a", "b", "x/c", "d", "e")]
     for k in range(3):
         read = source.read(k)
         assert (read.picture, read.captions) == (picture(0), ("a circle",))
@@ -175,20 +175,20 @@ def test_a_process_that_is_slow_is_waited_for_and_one_that_has_stopped_is_not(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
-    source = str(folder_of(tmp_path / "pictures", rows(8)))
-    other = preparation(source, tmp_path / "out", encoders, "centre")
+    source = str(folder_of(tmp_path / "pictures", rows(30)))
+    other = preparation(source, tmp_path / "out", encoders, "centre", chunk=15)
     encode = other._latents
 
     def slowly(pictures: object) -> object:
-        time.sleep(1.5)
+        time.sleep(0.6)
         return encode(pictures)
 
     other._latents = slowly
     with ThreadPoolExecutor() as pool:
         others = pool.submit(other.run, rank=1, world=2)
-        manifest = preparation(source, tmp_path / "out", encoders, "centre").run(rank=0, world=2)
+        manifest = preparation(source, tmp_path / "out", encoders, "centre", chunk=15).run(rank=0, world=2)
         others.result()
     assert manifest is not None
-    assert manifest.samples == 8
+    assert manifest.samples == 30
     with pytest.raises(ValueError, match=r"1 of 2 chunks are not there, and nothing was encoded .* goes on"):
-        preparation(source, tmp_path / "alone", encoders, "centre").run(rank=0, world=2)
+        preparation(source, tmp_path / "alone", encoders, "centre", chunk=15).run(rank=0, world=2)

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from tmatch import files
 from tmatch.train import TrainConfig, Trainer, checkpoint
-from tmatch.train.interrupt import foreseen, preempted
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_run import STEPS, main, processes, task, trainer
@@ -94,20 +93,6 @@ def test_an_interrupted_run_saves_and_goes_on(undisturbed: Trainer, tmp_path: Pa
     assert resumed.run()
     assert_same_bits(resumed, undisturbed)
     assert signal.getsignal(signal.SIGINT) is before, "handlers are as they were"
-
-
-def test_a_run_that_is_told_to_end_before_it_began_saves_and_goes_on(undisturbed: Trainer, tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with foreseen():
-        signal.raise_signal(signal.SIGTERM)
-        run = trainer(tmp_path)
-        assert not run.run()
-        assert preempted()
-        assert (run.step, checkpoint.latest(tmp_path)) == (0, tmp_path / "step-00000000")
-    resumed = trainer(tmp_path)
-    assert resumed.run()
-    assert_same_bits(resumed, undisturbed)
-    assert signal.getsignal(signal.SIGTERM) is before, "the handler is as it was"
 
 
 def test_the_average_shares_the_data(tmp_path: Path) -> None:

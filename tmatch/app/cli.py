@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from difflib import get_close_matches
 from functools import partial, wraps
 from io import StringIO
@@ -28,8 +28,7 @@ from tmatch.app.prepare import prepare
 from tmatch.plan.report import record, render
 from tmatch.recipes import RECIPES
 from tmatch.recipes.base import Expected
-from tmatch.train.interrupt import foreseen, preempted
-from tmatch.train.processes import place_of_process
+from tmatch.train.interrupt import preempted
 from tmatch.train.same import require_place
 from tmatch.variants import VARIANTS
 
@@ -101,9 +100,7 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
             require_place(out, recipe.train, recipe.model_dump(mode="json"))
             print(as_file(recipe), end="")
             return
-        # One of several that ended before it could save would be started again by torchrun.
-        with foreseen() if place_of_process()[1] > 1 else nullcontext():
-            result = recipe.run(out, progress=sys.stderr.isatty())
+        result = recipe.run(out, progress=sys.stderr.isatty())
         if result is None:
             print("Interrupted and saved; the same command goes on.", file=sys.stderr)
             sys.exit(0 if preempted() else INTERRUPTED)

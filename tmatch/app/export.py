@@ -33,4 +33,5 @@ def export(
         try:
             print(upload(out, push, private))
         except ValueError as error:
-            raise ValueError(f"{error} {out} is whole: `hf upload {push} {out}` puts it there.") from error
+            again = f"hf upload {push} {out}{' --private' if private else ''}"
+            raise ValueError(f"{error} {out} is whole: `{again}` puts it there.") from error

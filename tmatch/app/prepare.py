@@ -85,7 +85,7 @@ def prepare(
         out: the folder of the shards.
         how: the encoders, and what they are given.
         image_column: column of the pictures, in a table.
-        text_column: column of the captions, in a table or in the .json of a tar.
+        text_column: column of the captions, in a table, a metadata.jsonl, or the .json of a tar.
         split: of a data set on the hub.
         workers: threads that read pictures.
         licence: a note on the pictures' licence, kept with the shards.
@@ -93,7 +93,6 @@ def prepare(
     for name, number in (("chunk", how.chunk), ("batch", how.batch), ("longest", how.longest), ("workers", workers)):
         whole(f"--{name}", number)
     _require_places(source, out)
-    source = str(Path(source)) if Path(source).exists() else source  # a folder is the same with a slash behind it
     pictures = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
     settings = Settings.model_validate(

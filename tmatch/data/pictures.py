@@ -60,7 +60,7 @@ def read_picture(file: Path | BinaryIO) -> Image.Image:
         with Image.open(file, formats=_known()) as opened:
             opened.load()
             ImageOps.exif_transpose(opened, in_place=True)  # a huge picture is held once, not three times
-            upright = _eight_bits(opened)
+            upright = _eight_bits(opened if opened.mode == "RGB" else opened.copy())
             if not upright.has_transparency_data:
                 return upright if upright.mode == "RGB" else upright.convert("RGB")
             rgba = upright.convert("RGBA")

@@ -28,7 +28,7 @@ from tmatch.pretrained.identity import PRECISIONS
 T = TypeVar("T")
 Stale = dict[int, int | None]
 """Chunks that are to be made again, and when the records that they have were written."""
-OVERFLOW = "its latent overflows; --precision float32 and --dtype float32 hold the most"
+OVERFLOW = "its latent overflows"
 PATIENCE = 1800
 """Seconds without a sign of life from other processes before they are given up."""
 
@@ -150,6 +150,7 @@ class Preparation:
         sizes: dict[Size, Batches] = {}
         skipped, shards, captions = list[Skipped](), list[Shard](), list[str]()
         for one in pictures:
+            os.utime(self._records)  # a sign of life
             if isinstance(one, Skipped):
                 skipped.append(one)
             else:
@@ -159,7 +160,11 @@ class Preparation:
             latents = batches.latents()
             good = latents.isfinite().flatten(1).all(1).tolist()
             skipped += [
-                Skipped(row=row, key=_printable(self.source.key(row)), reason=OVERFLOW)
+                Skipped(
+                    row=row,
+                    key=_printable(self.source.key(row)),
+                    reason=f"{OVERFLOW}; --precision float32 and --dtype float32 hold the most",
+                )
                 for (row, _), fine in zip(batches.rows, good, strict=True)
                 if not fine
             ]
@@ -183,7 +188,6 @@ class Preparation:
     def _latents(self, pictures: Tensor) -> Tensor:
         """As they are written; codes, which are not finite where the network overflows, as numbers still."""
         latents = self.autoencoder.encode(pictures.to(self.device).float() / 255).cpu()
-        os.utime(self._records)  # a sign of life
         return latents if self.autoencoder.codes is not None else latents.to(PRECISIONS[self.settings.dtype])
 
     def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> list[list[Tensor]]:
@@ -193,16 +197,21 @@ class Preparation:
         dtype, tokens = PRECISIONS[self.settings.dtype], dict[int, Tensor]()
         for part in _parts(by_length, self.settings.batch):
             condition = self.text([captions[k] for k in part])
-            for option, found in (("precision", condition.tokens), ("dtype", condition.tokens.to(dtype))):
-                if not found.isfinite().all():
-                    kind = self.text.precision if option == "precision" else self.settings.dtype
-                    raise ValueError(
-                        f"{self.text.name} makes values too large for {kind}; give --{option} bfloat16 or float32."
-                    )
+            os.utime(self._records)
+            self._require_finite(condition.tokens, dtype)
             for k, row, there in zip(part, condition.tokens, condition.mask, strict=True):
                 tokens[k] = row[there].to(dtype).cpu()
         rest = (tokens[k] for k in range(len(captions)))
         return [[next(rest) for _ in texts] for texts in captions_of]
+
+    def _require_finite(self, tokens: Tensor, dtype: torch.dtype) -> None:
+        """Refuse what a text encoder cannot compute, or shards cannot hold."""
+        name, precision = self.text.name, self.text.precision
+        if not tokens.isfinite().all():
+            way = "take another one" if precision == "float32" else "give --precision float32"
+            raise ValueError(f"{name} overflows in {precision}; {way}.")
+        if not tokens.to(dtype).isfinite().all():
+            raise ValueError(f"{name} makes values too large for {self.settings.dtype}; give --dtype float32.")
 
     def _record_file(self, number: int) -> Path:
         return self._records / f"{number:06d}.json"
@@ -225,7 +234,7 @@ class Preparation:
         stale: Stale = {}
         for number in numbers:
             written, chunk = self._written(number), self._record(number)
-            rows = () if chunk is None else [one.row for one in chunk.skipped if one.reason != OVERFLOW]
+            rows = () if chunk is None else [one.row for one in chunk.skipped if not one.reason.startswith(OVERFLOW)]
             if any(isinstance(one, Picture) for one in pool.map(self.picture, rows)):
                 stale[number] = written
         return stale

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -73,6 +73,12 @@ class Settings(Strict):
     chunk: int
     batch: int
     licence: str
+
+    @field_validator("source")
+    @classmethod
+    def _plain(cls, source: str) -> str:
+        """A folder is the same with a slash behind it."""
+        return str(Path(source))
 
     def differs(self, other: Self) -> list[str]:
         """The settings that would give other bytes."""

@@ -40,7 +40,8 @@ class TarSource(Source):
         if key == REST:
             raise Unusable("the tar is cut or damaged from here on: fetch it again, and give a new folder")
         if not (pictures := [suffix for suffix in PICTURES if suffix in parts]):
-            raise Unusable(f"it has no picture, only {' and '.join(sorted(parts))}")
+            there = " and ".join(filter(None, sorted(parts))) or "what has no suffix"
+            raise Unusable(f"it has no picture, only {there}")
         picture = only(pictures)
         with self.files[number].open("rb") as file:
             read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, *CAPTIONS) if suffix in parts}
@@ -71,17 +72,18 @@ def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
     try:
         with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
             for member in tar:
+                own = posixpath.normpath(member.name)
                 if member.isfile():
-                    places[member.name] = (member.offset_data, member.size)
+                    places[own] = (member.offset_data, member.size)
                 elif member.islnk() or member.issym():
-                    where = posixpath.dirname(member.name) if member.issym() else ""
+                    where = posixpath.dirname(own) if member.issym() else ""
                     target = posixpath.normpath(posixpath.join(where, member.linkname))
-                    places[member.name] = places.get(target, NOWHERE)
+                    places[own] = places.get(target, NOWHERE)
                 else:
                     continue
                 head, _, name = member.name.rpartition("/")
                 stem, dot, suffix = name.partition(".")
-                rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), places[member.name])
+                rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), places[own])
             whole.seek(tar.offset)
             rest = iter(lambda: whole.read(2**20), b"")
             ended = (first := next(rest, b""))[: tarfile.BLOCKSIZE] == bytes(tarfile.BLOCKSIZE)

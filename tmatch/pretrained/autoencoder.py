@@ -83,8 +83,8 @@ class PretrainedCodes(PretrainedAutoencoder):
         """The codes of pictures in [0, 1], as numbers; float32, and not finite where the network overflows."""
         z = self._encoded(pictures).latents.float().movedim(1, -1)
         book, there = self.network.quantize.embedding.weight.float(), z.isfinite().all(-1)
-        codes = torch.stack([torch.cdist(one, book).argmin(-1) for one in z])  # all distances at once would be many
-        return codes.float().masked_fill(~there, torch.nan)[:, None]
+        codes = torch.stack([torch.cdist(one, book).argmin(-1) for one in z.flatten(1, 2)])  # all at once would be many
+        return codes.view(there.shape).float().masked_fill(~there, torch.nan)[:, None]
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:

@@ -88,9 +88,6 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
             "folder with its config.json, tokenizer and safetensors."
         ) from error
     _require_weights(network, found["missing_keys"], name)
-    if config.is_encoder_decoder and kind is AutoModel:  # BART's kind, whose last states are the decoder's
-        network = network.get_encoder()
-    _require_words(network, tokenizer, name)
     if not tokenizer("").input_ids:
         raise ValueError(
             f"The text encoder {name} reads nothing where a caption is empty, which guidance needs; take one whose "
@@ -100,13 +97,18 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
         marks = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.cls_token, tokenizer.unk_token)
         tokenizer.pad_token = next((mark for mark in marks if mark), tokenizer.convert_ids_to_tokens(0))
     tokenizer.padding_side = "right"  # so that a caption's places do not depend on the others of its batch
-    most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
-    places = [getattr(part, "max_position_embeddings", None) for part in (config, network.config)]
-    most += [number - _first_place(network) for number in places if number]
     try:
+        if config.is_encoder_decoder and kind is AutoModel:  # BART's kind, whose last states are the decoder's
+            network = network.get_encoder()
+        _require_words(network, tokenizer)
+        most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
+        places = [getattr(part, "max_position_embeddings", None) for part in (config, network.config)]
+        most += [number - _first_place(network) for number in places if number]
         encoder = PretrainedText(network, tokenizer, name, min(most), precision)
         encoder([""])
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # what reads something else raises about anything
         raise ValueError(
             f"{name} is no encoder of text that can be used here ({first_line(error)}); take one of the T5 family, "
             "CLIP's, or a sentence encoder."
@@ -114,14 +116,11 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
     return encoder
 
 
-def _require_words(network: Any, tokenizer: Any, name: str) -> None:  # noqa: ANN401
+def _require_words(network: Any, tokenizer: Any) -> None:  # noqa: ANN401
     """Refuse a tokenizer of another network, which would name words that this one has not."""
-    embedded = network.get_input_embeddings()
-    there = getattr(embedded, "num_embeddings", None)
-    if there is not None and len(tokenizer) > there:
-        raise ValueError(
-            f"The tokenizer of {name} has {len(tokenizer)} words, and its weights {there}: one of them is another's."
-        )
+    there = network.get_input_embeddings().num_embeddings
+    if tokenizer.vocab_size > there:
+        raise ValueError(f"its tokenizer has {tokenizer.vocab_size} words, and its weights {there}")
 
 
 def _require_weights(network: Any, missing: Iterable[str], name: str) -> None:  # noqa: ANN401

@@ -54,7 +54,7 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
         self.data.validation(self.held_out)  # so that a data set without one is refused before any work
         images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
         task = AutoencoderTask(self.build(), images, self.kl, self.train.seed)
-        contents = hashlib.sha256(images.cpu().numpy().tobytes()).hexdigest()
+        contents = hashlib.sha256(images.cpu().contiguous().numpy().data).hexdigest()
         trainer = Trainer(task, self.train, out, about=self, contents=contents)
         trainer.resume()
         write_text(out / "recipe.json", self.model_dump_json(indent=2) + "\n")

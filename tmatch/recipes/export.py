@@ -119,7 +119,13 @@ def _fine_tuned(start: StartSettings) -> Iterator[str]:
     """What it was before, by a name that others know, and how much of that may have changed."""
     if start.model is not None:
         known = start.model.startswith(HUB) or start.model in MODELS
-        how = f" by LoRA of rank {start.lora}" if start.lora else ", which stayed as it was" if start.freeze else ""
+        how = (
+            f" by LoRA of rank {start.lora}"
+            if start.lora
+            else ", whose backbone stayed as it was"
+            if start.freeze
+            else ""
+        )
         yield f"Fine-tuned from {f'`{start.model}`' if known else 'another model of its author'}{how}."
 
 

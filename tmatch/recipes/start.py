@@ -23,7 +23,7 @@ class StartSettings(Strict):
     """A trained model to start from."""
 
     model: str | None = None  # by name or folder; what fits of it is taken, and the rest is new
-    freeze: bool = False  # leave all that is taken as it is, and train what is new
+    freeze: bool = False  # leave all that is taken as it is, but for the table of words where some are new
     lora: int = Field(default=0, ge=0)  # leave its backbone as it is but for changes of this rank; 0 is without
 
     @model_validator(mode="after")

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 _WANTED = (signal.SIGINT, signal.SIGTERM)
 _seen: list[int] = []
-_early: list[int] = []
 
 
 def preempted() -> bool:
@@ -21,25 +20,9 @@ def tell_preempted() -> None:
 
 
 @contextmanager
-def foreseen() -> Iterator[None]:
-    """While a run gets ready: SIGTERM does not end the process, but the run as soon as it looks for `interruptions`."""
-
-    def note(number: int, _: object) -> None:
-        _early.append(number)
-        _seen.append(number)
-
-    before = signal.signal(signal.SIGTERM, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        _early.clear()
-
-
-@contextmanager
 def interruptions() -> Iterator[list[int]]:
     """A list that fills when the process is asked to stop; in other threads than the main one it stays empty."""
-    received = [*_early]
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
