@@ -25,11 +25,12 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for 
 WORLD_SIZE="$PROCESSES" python -m tmatch train "$@" --dry-run >/dev/null
 torchrun --standalone --nproc-per-node="$PROCESSES" --max-restarts=3 --shutdown-timeout=300 -m tmatch train "$@" &
 run=$!
-trap 'kill -INT "$run"' INT
+trap 'signalled=yes; kill -INT "$run"' INT
 # Its processes save and end with 0; torchrun itself, told to end, would end with 1. Those that are told before their
 # first step have nothing to save and die of it: torchrun, which would start others in their place, is ended then.
 over=
 end() {
+  signalled=yes
   told=" $(pgrep -d ' ' -P "$run") " || true
   pkill -TERM -P "$run" || kill -TERM "$run"
   while sleep 1 && kill -0 "$run" 2>/dev/null; do
@@ -40,8 +41,9 @@ end() {
 }
 trap end TERM
 while :; do
+  signalled=
   wait "$run" && code=0 || code=$?
-  kill -0 "$run" 2>/dev/null || break # a signal ends the waiting, not the run
+  [ -n "$signalled" ] || break # a signal ends the waiting, not the run
 done
 [ -z "$over" ] || code=0
 exit "$code"

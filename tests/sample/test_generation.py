@@ -70,7 +70,8 @@ def test_the_progress_bar_ends_where_the_work_does(monkeypatch: pytest.MonkeyPat
     bars = []
 
     class Listening(Progress):
-        def __init__(self, **options: bool) -> None:
+        def __init__(self, console: Console, **options: bool) -> None:
+            assert console.stderr, "stdout is for results"
             super().__init__(console=Console(file=io.StringIO()), **options)
             bars.append(self)
 

@@ -3,9 +3,8 @@
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from tmatch.data.pictures import pixels, read_picture
 from tmatch.files import write_text
+from tmatch.prepare.batches import Batches, Picture
 from tmatch.prepare.crop import Size
 from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, is_whole, write
 from tmatch.prepare.source import Source
@@ -31,43 +31,6 @@ Stale = dict[int, int | None]
 OVERFLOW = "its latent overflows"
 PATIENCE = 1800
 """Seconds without a sign of life from other processes before they are given up."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A row that can be used: its picture, cut to a size, (3, height, width) uint8, and its captions."""
-
-    row: int
-    pixels: Tensor
-    captions: tuple[str, ...]
-
-
-class Batches:
-    """Pictures of one size, encoded as soon as there is a batch of them, so that few are held as pixels."""
-
-    def __init__(self, encode: Callable[[Tensor], Tensor], size: int) -> None:
-        self.encode = encode
-        self.size = size
-        self.rows: list[tuple[int, tuple[str, ...]]] = []
-        self._waiting: list[Tensor] = []
-        self._latents: list[Tensor] = []
-
-    def add(self, picture: Picture) -> None:
-        """One more; its row and captions are kept."""
-        self.rows.append((picture.row, picture.captions))
-        self._waiting.append(picture.pixels)
-        if len(self._waiting) == self.size:
-            self._flush()
-
-    def latents(self) -> Tensor:
-        """Of all pictures."""
-        if self._waiting:
-            self._flush()
-        return torch.cat(self._latents)
-
-    def _flush(self) -> None:
-        self._latents.append(self.encode(torch.stack(self._waiting)))
-        self._waiting.clear()
 
 
 class Preparation:

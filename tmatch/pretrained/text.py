@@ -80,6 +80,8 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
             name, dtype=PRECISIONS[precision], use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        if config.is_encoder_decoder and kind is AutoModel:  # BART's kind, whose last states are the decoder's
+            network = network.get_encoder()
     except MemoryError:
         raise
     except Exception as error:  # files that are not as they should be make its library raise about anything
@@ -88,24 +90,8 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
             "folder with its config.json, tokenizer and safetensors."
         ) from error
     _require_weights(network, found["missing_keys"], name)
-    if not tokenizer("").input_ids:
-        raise ValueError(
-            f"The text encoder {name} reads nothing where a caption is empty, which guidance needs; take one whose "
-            "tokenizer marks the beginning or the end of a text."
-        )
-    if tokenizer.pad_token is None:  # what fills a batch is masked, so any mark will do
-        marks = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.cls_token, tokenizer.unk_token)
-        tokenizer.pad_token = next((mark for mark in marks if mark), tokenizer.convert_ids_to_tokens(0))
-    tokenizer.padding_side = "right"  # so that a caption's places do not depend on the others of its batch
     try:
-        if config.is_encoder_decoder and kind is AutoModel:  # BART's kind, whose last states are the decoder's
-            network = network.get_encoder()
-        _require_words(network, tokenizer)
-        most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
-        places = [getattr(part, "max_position_embeddings", None) for part in (config, network.config)]
-        most += [number - _first_place(network) for number in places if number]
-        encoder = PretrainedText(network, tokenizer, name, min(most), precision)
-        encoder([""])
+        return _tried(network, _padding(tokenizer), name, longest, precision)
     except MemoryError:
         raise
     except Exception as error:  # what reads something else raises about anything
@@ -113,6 +99,30 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
             f"{name} is no encoder of text that can be used here ({first_line(error)}); take one of the T5 family, "
             "CLIP's, or a sentence encoder."
         ) from error
+
+
+def _padding(tokenizer: Any) -> Any:  # noqa: ANN401
+    """A tokenizer that pads on the right, so that a caption's places do not depend on the others of its batch."""
+    if not tokenizer("").input_ids:
+        raise ValueError(
+            "it reads nothing where a caption is empty, which guidance needs: its tokenizer is to mark the beginning "
+            "or the end of a text"
+        )
+    if tokenizer.pad_token is None:  # what fills a batch is masked, so any mark will do
+        marks = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.cls_token, tokenizer.unk_token)
+        tokenizer.pad_token = next((mark for mark in marks if mark), tokenizer.convert_ids_to_tokens(0))
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def _tried(network: Any, tokenizer: Any, name: str, longest: int, precision: Precision) -> PretrainedText:  # noqa: ANN401
+    """An encoder that has read a caption."""
+    _require_words(network, tokenizer)
+    most = [longest, tokenizer.model_max_length]  # the second is a huge number where the tokenizer does not say
+    places = getattr(network.config, "max_position_embeddings", None)
+    most += [places - _first_place(network)] if places else []
+    encoder = PretrainedText(network, tokenizer, name, min(most), precision)
+    encoder([""])
     return encoder
 
 

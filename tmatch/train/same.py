@@ -37,7 +37,10 @@ def require_same_run(newest: Path, config: TrainConfig, settings: dict[str, Any]
             f"it cannot become a run of {config.steps} steps; give a new folder, or the old settings."
         )
     if changed == [CONTENTS]:
-        raise ValueError(f"{out} holds a run on other pictures or captions; give a new folder, or the old data.")
+        raise ValueError(
+            f"{out} holds a run on another data set, or one that was encoded by another; give a new folder, or the old "
+            "data."
+        )
     if changed:  # other settings may be why the data is another
         named = " and ".join(key for key in changed if key != CONTENTS)
         raise ValueError(f"{out} holds a run with another {named}; give a new folder, or the old settings.")
