@@ -9,14 +9,16 @@ from PIL import Image
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from tmatch.recipes import GeneratorRecipe, load_model
-from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.app.plan import Hardware, planned
+from tmatch.data import InMemory
+from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
+from tmatch.recipes.base import BackboneSettings, Expected, HeadSettings, SamplingSettings
 from tmatch.recipes.export import model_card
 from tmatch.recipes.generator import TextSettings
-from tmatch.recipes.models import open_model
+from tmatch.recipes.models import about_model, open_model
 from tmatch.recipes.settings import FolderData, ShapesData
 from tmatch.recipes.start import StartSettings
-from tmatch.train import TrainConfig
+from tmatch.train import Captioned, GeneratorTask, TrainConfig
 
 BACKBONE = "model.kernel.backbone."
 
@@ -122,6 +124,39 @@ def test_new_words_are_learnt_though_all_that_was_taken_is_frozen(flow: Path, tm
     assert not torch.equal(one, other)
     before, after = weights(flow), weights(tmp_path / "3")
     assert all(torch.equal(after[name], before[name]) for name in before if name.startswith(BACKBONE))
+
+
+@pytest.mark.parametrize("start", [{"freeze": True}, {"lora": 2}, {}], ids=["freeze", "lora", "whole"])
+def test_a_plan_holds_what_training_holds(flow: Path, tmp_path: Path, start: dict[str, object]) -> None:
+    """Parameter by parameter, though it reads no weight."""
+    tuned, shape = recipe("dtm-mean", model=str(flow), **start), about_model(str(flow))[1].shape
+    with torch.device("meta"):
+        planned = tuned.network(shape, tuned.text.width)
+        tuned.start.rehearse(planned)
+    pipeline = tuned.build(tuned.codec(), shape, ("red",))
+    task = GeneratorTask(pipeline.model, pipeline.encoder, Captioned(InMemory(torch.zeros(1, *shape)), ["red"]))
+    tuned.start.apply(task, 0, tmp_path, first=True)
+    held = {name: (p.shape, p.requires_grad) for name, p in task.model.named_parameters()}
+    assert {name: (p.shape, p.requires_grad) for name, p in planned.named_parameters()} == held
+    assert len({requires for _, requires in held.values()}) == (2 if start else 1)
+
+
+def test_a_frozen_backbone_is_planned_without_its_way_back() -> None:
+    """Nor are gradients and moments of it held."""
+    given = Expected(size=64, text_length=8, text_width=32)
+    dtm = recipe("dtm-mean", model="shapes-fm").start
+    plans = []
+    for start in (dtm, dtm.model_copy(update={"freeze": True})):
+        whole = RECIPES["shapes-dtm-mean"]().model_copy(update={"start": start})
+        plans.append(planned(whole, Hardware(gpus=2), given))
+    free, frozen = plans
+    assert frozen.parameters == free.parameters == free.trained
+    assert frozen.trained == {"backbone": 0, "head": free.parameters["head"], "other": 0}
+    assert frozen.flops["backbone"] == pytest.approx(free.flops["backbone"] / 3, rel=0.05)
+    assert frozen.flops["head"] == pytest.approx(free.flops["head"], rel=0.1)  # no gradient goes on to the backbone
+    for way, memory in frozen.memory.items():
+        assert memory.moments < free.memory[way].moments / 3
+        assert memory.weights == free.memory[way].weights
 
 
 def test_a_card_says_what_a_model_was_before(flow: Path, tmp_path: Path) -> None:

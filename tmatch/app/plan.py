@@ -38,10 +38,9 @@ def planned(recipe: Recipe, hardware: Hardware, expected: Expected) -> Plan:
         raise ValueError("Only generators are planned, and this is the recipe of an autoencoder.")
     sizes, train, how = recipe.sizes(expected), recipe.train, recipe.sampling
     _say(sizes)
-    if recipe.start.freeze or recipe.start.lora:
-        print("tmatch: planned as if every weight were trained, which takes more than this recipe.", file=sys.stderr)
     with torch.device("meta"):
         model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
+        recipe.start.rehearse(model)
     whole("The number of GPUs", hardware.gpus)
     if train.batch % (hardware.gpus * train.accumulate):
         raise ValueError(

@@ -71,6 +71,10 @@ def gathered(model: Model, precision: Precision) -> int:
 
     Of the units one is computed and the next on its way; all else is the root's, which stays.
     """
-    units = sorted(sum(p.numel() for p in unit.parameters()) for unit in model.kernel.units())
-    root = sum(p.numel() for p in model.parameters()) - sum(units)
-    return 2 * width(precision) * (root + sum(units[-2:]))
+    units = sorted(_with_gradients(unit) for unit in model.kernel.units())
+    root = _with_gradients(model) - sum(units)
+    return width(precision) * (root + sum(units[-2:]))
+
+
+def _with_gradients(module: nn.Module) -> int:
+    return sum(p.numel() * (2 if p.requires_grad else 1) for p in module.parameters())

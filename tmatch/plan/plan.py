@@ -41,8 +41,9 @@ class Utilisation:
 class Plan:
     """What was measured of a model, and what it comes to on `gpus` devices.
 
-    `flops` are those of a whole training step by part, `memory` the bytes on one rank by way of distributing them, and
-    `activations` what those take of it, without checkpointing and, where the backbone has it, with (else None).
+    `trained` are those of the `parameters` that training changes, `flops` those of a whole step of it by part, `memory`
+    the bytes on one rank by way of distributing them, and `activations` what those take of it, without checkpointing
+    and, where the backbone has it, with (else None).
     """
 
     device: Device
@@ -54,6 +55,7 @@ class Plan:
     precision: Precision
     utilisation: Utilisation
     parameters: Parts
+    trained: Parts
     flops: Parts
     activations: tuple[Activations, Activations | None]
     memory: dict[str, Memory]
@@ -172,6 +174,7 @@ def plan(
         precision=precision,
         utilisation=utilisation,
         parameters=parameters(model),
+        trained=parameters(model, learnt=True),
         flops={part: batch // micro_batch * count for part, count in once.items()},
         activations=(kept, less),
         memory=memory,

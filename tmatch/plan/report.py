@@ -37,6 +37,7 @@ def record(plan: Plan) -> dict[str, Any]:
         "precision": plan.precision,
         "utilisation": asdict(plan.utilisation),
         "parameters": dict(plan.parameters),
+        "trained": dict(plan.trained),
         "flops_a_step": dict(plan.flops),
         "activations": [None if used is None else asdict(used) for used in plan.activations],
         "memory_a_rank": {
@@ -70,12 +71,12 @@ def record(plan: Plan) -> dict[str, Any]:
 
 
 def _model(plan: Plan) -> Table:
-    table = Table("part", "parameters", "TFLOPs a step", "share", title="The model")
-    total = sum(plan.flops.values())
-    for part, count in plan.parameters.items():
-        share = plan.flops[part] / total
-        table.add_row(part, f"{count / 1e6:,.1f}M", f"{plan.flops[part] / 1e12:,.1f}", f"{share:.1%}")
-    table.add_row("all", f"{sum(plan.parameters.values()) / 1e6:,.1f}M", f"{total / 1e12:,.1f}", "100%")
+    table = Table("part", "parameters", "trained", "TFLOPs a step", "share", title="The model")
+    columns = [{**parts, "all": sum(parts.values())} for parts in (plan.parameters, plan.trained, plan.flops)]
+    for part in columns[0]:
+        count, trained, flops = (column[part] for column in columns)
+        share = f"{flops / columns[-1]['all']:.1%}"
+        table.add_row(part, f"{count / 1e6:,.1f}M", f"{trained / 1e6:,.1f}M", f"{flops / 1e12:,.1f}", share)
     return table
 
 

@@ -37,14 +37,14 @@ class Activations:
     copies: int
 
 
-def parameters(model: Model) -> Parts:
-    """Numbers to learn, by part."""
-    backbone, head = (_size(part) for part in (model.kernel.backbone, model.kernel.head))
-    return {"backbone": backbone, "head": head, "other": _size(model) - backbone - head}
+def parameters(model: Model, learnt: bool = False) -> Parts:
+    """Numbers by part; with `learnt` those alone that training changes."""
+    backbone, head, all_of_it = (_size(part, learnt) for part in (model.kernel.backbone, model.kernel.head, model))
+    return {"backbone": backbone, "head": head, "other": all_of_it - backbone - head}
 
 
-def _size(module: nn.Module | None) -> int:
-    return 0 if module is None else sum(p.numel() for p in module.parameters())
+def _size(module: nn.Module | None, learnt: bool) -> int:
+    return 0 if module is None else sum(p.numel() for p in module.parameters() if p.requires_grad or not learnt)
 
 
 def condition_of(text: Text | None, batch: int) -> Condition | None:

@@ -15,6 +15,7 @@ from tmatch.data import Codec, InMemory, ShapePictures
 from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
 from tmatch.files import write_text
+from tmatch.model import Model
 from tmatch.patch import Patchify
 from tmatch.pretrained.identity import digest
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
@@ -146,6 +147,12 @@ class About(Strict):
                 f"than '{self.recipe.autoencoder}' now is; put its own back, or train anew."
             )
         return self.recipe.build(codec, self.shape, self.vocabulary)
+
+    def network(self, folder: Path) -> Model:
+        """The generator alone, with other weights."""
+        with torch.device("cpu"):  # even where the generator is to be built elsewhere
+            codes = self.recipe.codec(folder).codes
+        return self.recipe.network(self.shape, self.recipe.text.width, codes)
 
 
 def identity(codec: Codec) -> str | None:

@@ -167,8 +167,12 @@ class AboutShards(Strict):
             encoder = load_text_encoder(name, self.text.longest, self.text.precision)
         _require_same(self.text, TextIdentity(**encoder.identity()))
         with torch.random.fork_rng():  # the caller's own generator stays as it is
-            model = self.recipe.network(self.shape, encoder.width, self.autoencoder.codes)
+            model = self.network(folder)
         return TextToImage(model, encoder, self.codec(folder), self.shape, self.grids)
+
+    def network(self, folder: Path) -> Model:
+        """The generator alone, with other weights."""
+        return self.recipe.network(self.shape, self.text.width, self.autoencoder.codes)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from tmatch.files import write_text
+from tmatch.model import Model
 from tmatch.text import TextEncoder, WordEncoder
 from tmatch.train import GeneratorTask, checkpoint
 from tmatch.train.config import Strict
@@ -49,12 +50,30 @@ class StartSettings(Strict):
             if first:
                 write_text(kept, json.dumps(taken, indent=1) + "\n")
                 print(f"tmatch: {len(taken)} weights of {self.model} are taken, the rest is new", file=sys.stderr)
+        self._hold(task, taken, task.model.kernel.backbone, seed)
+
+    def rehearse(self, model: Model) -> None:
+        """Hold what training would, of a model that is only planned: by names and shapes, for no weight is read."""
+        if self.model is None:
+            return
+        task, taken = nn.ModuleDict({"model": model}), set[str]()
+        if self.freeze:
+            from tmatch.recipes.models import about_model  # which knows every recipe, hence this module
+
+            folder, about = about_model(self.model)
+            theirs = nn.ModuleDict({"model": about.network(folder)}).state_dict()
+            taken = {
+                name for name, own in task.state_dict().items() if name in theirs and own.shape == theirs[name].shape
+            }
+        self._hold(task, taken, model.kernel.backbone, seed=0)
+
+    def _hold(self, task: nn.Module, taken: Collection[str], backbone: nn.Module, seed: int) -> None:
+        """Leave as it is what was taken, or the backbone but for LoRA."""
         for name, parameter in task.named_parameters():
             if self.freeze and name in taken:
                 parameter.requires_grad_(False)
         if not any(parameter.requires_grad for parameter in task.parameters()):
             raise ValueError(f"{self.model} fits whole, and with start.freeze nothing is left to train; leave it out.")
-        backbone = task.model.kernel.backbone
         if self.lora:
             with torch.random.fork_rng():  # the caller's own generator stays as it is
                 torch.manual_seed(seed)
