@@ -110,6 +110,16 @@ def test_more_steps_go_on_unless_the_rate_depends_on_them(tmp_path: Path) -> Non
         trainer(tmp_path / "falling", steps=6, cooldown=0.5).run()
 
 
+def test_a_run_goes_on_elsewhere_and_not_with_another_rate(tmp_path: Path) -> None:
+    """What changes rounding alone may change; what else changes the weights may not."""
+    trainer(tmp_path, device="auto").run(until=3)
+    moved = trainer(tmp_path, device="cpu", accumulate=2, checkpoint_every=3)
+    moved.resume()
+    assert moved.step == 3
+    with pytest.raises(ValueError, match="another learning_rate"):
+        trainer(tmp_path, learning_rate=0.5).resume()
+
+
 def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
     whole, parts = trainer(tmp_path / "whole"), trainer(tmp_path / "parts", accumulate=4)
     for run in (whole, parts):

@@ -43,7 +43,7 @@ class TrainConfig(Strict):
 
     FREE: ClassVar[tuple[str, ...]] = (
         "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel", "accumulate",
-        "shards", "validation", "validation_images", "held_out", "sampling",
+        "device", "compile", "shards", "validation", "validation_images", "held_out", "sampling",
         "backbone.checkpointing",
     )  # fmt: skip
     """What the weights do not depend on, but for rounding: a run goes on with other values of these.
