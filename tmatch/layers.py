@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
 from tmatch.tensors import Time
 
@@ -83,6 +83,12 @@ def grid_positions(grid: Sequence[int], step: int = 0, device: torch.device | No
     return torch.cat((torch.full_like(places[:, :1], step), places), dim=-1)
 
 
+def stream(x: Tensor) -> Tensor:
+    """What blocks add to: float32 under autocast, where products alone are to be coarser, whatever weights are."""
+    kind = "cuda" if x.is_meta else x.device.type  # what is on the meta device is planned for a GPU
+    return x.float() if torch.is_autocast_enabled(kind) else x
+
+
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """AdaLN: x scale + shift; the scale is about 1."""
     return torch.addcmul(shift, x, scale)
@@ -106,6 +112,13 @@ class GELU(nn.Module):
         return x * torch.sigmoid(x * (rate + 0.044715 * rate * x * x))
 
 
+class LayerNorm(nn.LayerNorm):
+    """PyTorch's, in the precision of x: weights are coarser where FSDP2 gathers them so."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+
+
 class RMSNorm(nn.RMSNorm):
     """x w / sqrt(mean(x^2) + eps). PyTorch has one kernel for it on a GPU, and eight calls on a CPU; here are five."""
 
@@ -118,7 +131,7 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cpu or x.dtype != torch.float32:
-            return super().forward(x)
+            return rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         inverse = torch.addcmul(self.least, length, length, value=1 / x.shape[-1]).rsqrt()
         return x * inverse * self.weight

@@ -15,6 +15,7 @@ from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
 from tmatch.layers import (
     GELU,
+    LayerNorm,
     PositionEmbedding,
     TimeModulation,
     gated,
@@ -23,6 +24,7 @@ from tmatch.layers import (
     modulate,
     require_channels,
     require_time,
+    stream,
 )
 from tmatch.tensors import State, Time
 
@@ -57,7 +59,7 @@ class Block(nn.Module):
         self.offsets = nn.Parameter(torch.zeros(6 * width))
         self.attention_norm = nn.LayerNorm(width, elementwise_affine=False)
         self.attention = SelfAttention(width, heads, qk_norm)
-        self.cross_norm = nn.LayerNorm(width) if conditional else None
+        self.cross_norm = LayerNorm(width) if conditional else None
         self.cross = CrossAttention(width, heads, qk_norm) if conditional else None
         self.mlp_norm = nn.LayerNorm(width, elementwise_affine=False)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), GELU(), nn.Linear(hidden, width))
@@ -144,7 +146,7 @@ class DiT(nn.Module):
         if positions is None:
             positions = grid_positions(grid, device=x.device)
         context = self._context(t, condition, len(x)) if cache is None else cache
-        tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions)
+        tokens = stream(self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions))
         if context.memories is not None:
             first = context.memories[0]
             require_room(tokens, len(first.keys), first.length, first.filled)

@@ -12,7 +12,7 @@ from tmatch.backbone.attention import SelfAttention, Sight, angles, sight
 from tmatch.backbone.cache import Memory, memories, require_room
 from tmatch.backbone.text import in_line, places, read_condition
 from tmatch.condition import Condition
-from tmatch.layers import RMSNorm, initialise, require_channels
+from tmatch.layers import RMSNorm, initialise, require_channels, stream
 from tmatch.tensors import State, Time
 
 
@@ -136,7 +136,7 @@ class Llama(nn.Module):
 
     def _run(self, tokens: Tensor, context: LlamaContext) -> Tensor:
         """The blocks, on the next tokens of a sequence."""
-        start, new = context.read, tokens.shape[1]
+        tokens, start, new = stream(tokens), context.read, tokens.shape[1]
         if context.memories:
             first = context.memories[0]
             require_room(tokens, len(first.keys), first.length - context.text, context.filled)

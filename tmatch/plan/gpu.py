@@ -1,7 +1,7 @@
 """What a GPU would do where the meta device does otherwise: fused attention, and autocast."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,15 @@ class AsOnGPU(TorchFunctionMode):
         super().__init__()
         self.autocast = autocast
         self._cast: dict[Tensor, Tensor] = {}
+
+    def __enter__(self) -> Self:
+        self._before = torch.is_autocast_enabled("cuda")
+        torch.set_autocast_enabled("cuda", self.autocast)  # which networks may ask for, and meta tensors do not heed
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        torch.set_autocast_enabled("cuda", self._before)
 
     @property
     def copies(self) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tmatch.backbone.attention import SelfAttention, Sight
 from tmatch.condition import Condition
-from tmatch.layers import GELU
+from tmatch.layers import GELU, LayerNorm, stream
 from tmatch.text.base import TextEncoder
 
 
@@ -16,9 +16,9 @@ class WordBlock(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
+        self.attention_norm = LayerNorm(width)
         self.attention = SelfAttention(width, heads)
-        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_norm = LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class WordEncoder(TextEncoder):
         self.words = nn.Embedding(len(self.vocabulary) + 2, width)
         self.places = nn.Embedding(longest + 1, width)
         self.blocks = nn.ModuleList(WordBlock(width, heads) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
+        self.norm = LayerNorm(width)
 
     def unknown(self, caption: str) -> list[str]:
         """The words of a caption that are not in the vocabulary."""
@@ -79,7 +79,7 @@ class WordEncoder(TextEncoder):
 
     def encode(self, ids: Tensor, mask: Tensor) -> Condition:
         """The condition of what `tokenise` gave."""
-        x = self.words(ids) + self.places.weight[: ids.shape[1]]
+        x = stream(self.words(ids) + self.places.weight[: ids.shape[1]])
         for block in self.blocks:
             x = block(x, mask[:, None, None, :])
         return Condition(self.norm(x), mask)
