@@ -17,7 +17,7 @@ from laws import (
     steps_of,
 )
 from safetensors.torch import load_model, save_model
-from torch import nn
+from torch import Tensor, nn
 
 import tmatch as tm
 from tmatch.variants import VARIANTS
@@ -129,6 +129,21 @@ def test_the_network_sees_times_between_zero_and_one(name: str) -> None:
     assert times.min() >= 0
     assert times.max() < 1
     assert all(len(t) in (3, 64) for t in seen), "one time an image"
+
+
+@ALL
+def test_networks_see_the_time_of_each_transition(name: str) -> None:
+    """Backbone and head, while sampling: exactly the times of the grid, each once a call."""
+    model = small_model(name)
+    clocks = [getattr(model.kernel.backbone, "time", None), getattr(model.kernel.head, "t_in", None)]
+    for clock in filter(None, clocks):
+        seen: list[float] = []
+        hook = clock.register_forward_hook(lambda _, inputs, __, seen=seen: seen.append(inputs[0].flatten().unique()))
+        model.sample(shape_of(name), tm.Noise(range(3)), condition(3), steps=steps_of(name))
+        hook.remove()
+        visited = [float(t) for t, t_next in model.itinerary.moves(model.grid(steps_of(name))) if t_next > t]
+        assert all(len(t) == 1 for t in seen)
+        torch.testing.assert_close(torch.cat(seen).unique_consecutive(), torch.tensor(visited).unique_consecutive())
 
 
 @ALL
@@ -340,3 +355,20 @@ def refuse(process: tm.Process, parametrization: tm.Parametrization, times: tm.T
 def test_bad_input_is_refused_in_a_sentence(make, words: str) -> None:  # noqa: ANN001
     with pytest.raises(ValueError, match=words):
         make()
+
+
+class Pooling(nn.Module):
+    """One vector for all tokens, where one for each is needed."""
+
+    width, channels = 24, 24
+
+    def forward(self, x: Tensor, t: Tensor, condition: object = None, *, positions: Tensor | None = None) -> Tensor:
+        return x.new_ones(len(x), *[1] * (x.ndim - 2), self.width)
+
+
+@pytest.mark.parametrize("name", ["fm", "dtm", "dtm-mean", "martm-2"])
+def test_a_backbone_that_pools_is_refused_in_training(name: str) -> None:
+    """Broadcasting would make a loss of it, and sampling alone would tell."""
+    model = tm.build(name, Pooling(), SHAPE[-1], SMALL_HEAD)
+    with pytest.raises(ValueError, match=r"one for each|has shape"):
+        model.loss(data_of(name, 2), tm.Noise(range(2)))

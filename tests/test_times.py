@@ -10,6 +10,8 @@ def test_the_papers_grids() -> None:
     assert Grid.exponential(1).points == (0, 1)
     assert Grid.shifted(4, 1).points == Grid.uniform(4).points
     assert Grid.shifted(2, 3).points[1] == pytest.approx(0.25)  # 1 - 3/2 / (1 + 2/2)
+    for shift in (0.05, 0.1, 0.2, 0.3, 0.7, 4.0, 12.0):
+        assert (Grid.shifted(8, shift).points[0], Grid.shifted(8, shift).points[-1]) == (0, 1)
 
 
 def test_training_visits_every_time_but_the_last_equally() -> None:

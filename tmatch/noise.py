@@ -93,7 +93,7 @@ class Noise:
     def uniform(self, *shape: int) -> Tensor:
         """U(0, 1), (batch, *shape), never 0 and never 1; in float32 at least, for it is often a time."""
         bits = _shift(self._bits(math.prod(shape)), 41)
-        return ((bits + 0.5) * 2.0**-23).to(self.time_dtype).reshape(len(self), *shape)
+        return ((bits.float() + 0.5) * 2.0**-23).to(self.time_dtype).reshape(len(self), *shape)
 
     def normal(self, *shape: int) -> Tensor:
         """N(0, I), (batch, *shape), by Box and Muller: each word makes two numbers."""

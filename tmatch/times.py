@@ -99,8 +99,8 @@ class Grid(Times):
         """Uniform steps moved towards the noise (shift > 1) or the data (shift < 1), as for large images."""
         if not 0 < shift < math.inf:
             raise ValueError(f"The shift of a time grid is a positive number (1 leaves it uniform); got {shift}.")
-        noise = (1 - t for t in cls.uniform(steps).points)
-        return cls(tuple(1 - shift * u / (1 + (shift - 1) * u) for u in noise))
+        noise = (1 - t for t in cls.uniform(steps).points[1:-1])
+        return cls((0.0, *(1 - shift * u / (1 + (shift - 1) * u) for u in noise), 1.0))
 
     def __str__(self) -> str:
         count = "1 step" if self.steps == 1 else f"{self.steps} steps"

@@ -93,6 +93,8 @@ def _codes(backbone: nn.Module, head: HeadConfig) -> Categorical:
         raise ValueError("This row draws codes: say how many the tokenizer has, HeadConfig(codes=...).")
     if head.patch is not None or head.share != 1 or head.draws != 1:
         raise ValueError("Rows that draw codes have no head, hence no head patch, share or draws; leave them out.")
+    if _channels(backbone) == 1:
+        raise ValueError("The backbone reads a vector for each code: build it with as many channels as it is wide.")
     return Categorical(head.codes, _channels(backbone), _width(backbone))
 
 

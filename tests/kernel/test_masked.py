@@ -9,7 +9,7 @@ from torch import Tensor
 import tmatch as tm
 from tmatch.guidance import Branches
 from tmatch.kernel.categorical import narrowed
-from tmatch.kernel.masked import unmasked
+from tmatch.kernel.masked import Turn, unmasked
 
 N = SHAPE[0] * SHAPE[1]
 MASKED = [name for name in tm.VARIANTS if isinstance(small_model(name).kernel, tm.MaskedTokens)]
@@ -68,18 +68,70 @@ def test_the_loss_counts_hidden_tokens_only(name: str) -> None:
 
     class Share(tm.CosineRatio):
         def __call__(self, u: Tensor) -> Tensor:
-            return torch.full_like(u, 0.5)
+            return torch.full_like(u, 1 / 3)
 
-    class Ones(torch.nn.Module):
+    class Places(torch.nn.Module):
+        """The loss of a token is its place, from 1 on."""
+
         head = None
         embed, require = staticmethod(model.kernel.law.embed), staticmethod(model.kernel.law.require)
 
         def loss(self, b: Tensor, h: Tensor, t: Tensor, noise: tm.Noise) -> Tensor:
-            return torch.ones(b.shape[:-1])
+            return torch.arange(1.0, N + 1).expand(len(b), -1)
 
-    model.kernel.ratio, model.kernel.law = Share(), Ones()
+    hidden: list[Tensor] = []
+    kernel = model.kernel
+    contexts = kernel.contexts
+    kernel.contexts = lambda y, known, *rest: (hidden.append(~known), contexts(y, known, *rest))[1]
+    kernel.ratio, kernel.law = Share(), Places()
     losses = model.loss(data_of(name, 5), tm.Noise(range(5)), condition(5))
-    assert losses.tolist() == [0.5] * 5
+    assert hidden[0].sum(1).tolist() == [N // 3] * 5
+    torch.testing.assert_close(losses, (torch.arange(1.0, N + 1) * hidden[0]).sum(1) / N)
+
+
+def test_a_ratio_stays_in_its_range_or_is_refused() -> None:
+    u = tm.Noise(range(5_000)).uniform()
+    for mode, std in ((1.0, 0.25), (0.5, 0.1), (0.85, 0.01), (1.2, 0.1)):
+        shares = tm.TruncatedGaussianRatio(mode, std)(u)
+        assert 0.7 <= shares.min() <= shares.max() <= 1
+        assert len(shares.unique()) > 100
+    for mode in (0.0, 2.0):
+        with pytest.raises(ValueError, match="next to nothing in"):
+            tm.TruncatedGaussianRatio(mode, 0.1)
+
+
+def test_a_backbone_that_reads_too_little_is_refused() -> None:
+    """X_t and Y would share numbers that hold one of them."""
+    with pytest.raises(ValueError, match="too few for X_t and Y, 16 each"):
+        tm.build("martm-2", tm.DiT(16, 64, 1, 2), 16)
+    with pytest.raises(ValueError, match="a vector for each code"):
+        tm.build("mar-discrete", tm.DiT(1, 64, 1, 2), 1, tm.HeadConfig(codes=5))
+
+
+def test_confidence_is_noisy_at_first_and_greedy_at_last() -> None:
+    """With all places alike but for a little, the order is random while there is noise, and by confidence without."""
+    codes = torch.zeros(1, *SHAPE[:-1], 1)
+
+    class Graded(CodeOracle):
+        """Surer of later places."""
+
+        def logits(self, h: Tensor) -> Tensor:
+            return torch.nn.functional.one_hot(torch.zeros_like(h[..., 0]).long(), CODES) * (1 + h[..., :1])
+
+    def first(left: float, temperature: float) -> list[int]:
+        kernel = tm.MaskedCodes(Places(), Graded(codes), tm.CosineRatio())
+        noise, places = tm.Noise(range(400)), torch.arange(float(N)).expand(400, -1)[..., None]
+        turn = Turn(torch.zeros(400, N, dtype=torch.bool), torch.zeros(400, N), 0, 1, left)
+        decoding = tm.Decoding(unmasking=tm.Unmasking(2, "confidence", temperature), choice=tm.Choice(temperature=0))
+        new = kernel.reveal(places, None, turn, noise, decoding, Branches((None,), (1.0,)))[1]
+        return new.sum(0).tolist()
+
+    greedy = [0] * (N - 1) + [400]
+    assert first(0.0, 5.0) == first(1.0, 0.0) == greedy
+    some, much = first(0.5, 5.0), first(1.0, 50.0)
+    assert max(much) < 1.6 * 400 / N, "nearly every place alike"
+    assert max(much) < max(some) < 400, "noise falls with the iterations left"
+    assert some[-1] == max(some), "and does not turn confidence round"
 
 
 class Oracle(tm.Law):
@@ -279,7 +331,7 @@ def test_the_most_confident_codes_are_kept() -> None:
         (
             lambda: tm.TransitionMatching(
                 tm.LinearProcess(), tm.NextState(),
-                tm.Masked(small_dit(), tm.Flow(tm.FlowHead(4, 24)), 4, 4, tm.CosineRatio()), tm.Grid.uniform(2),
+                tm.Masked(small_dit(), tm.Flow(tm.FlowHead(4, 24)), 4, 8, tm.CosineRatio()), tm.Grid.uniform(2),
             ),
             "dependent=True",
         ),

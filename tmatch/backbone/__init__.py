@@ -38,7 +38,11 @@ class SequenceBackbone(Protocol):
         prefix: int | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Read tokens at `positions` (tokens, 3); the first `prefix` see each other, the later what is before them."""
+        """Read tokens at `positions` (tokens, 3); the first `prefix` see each other, the later what is before them.
+
+        0 is causal throughout, and None no mask at all. Decoding is in inference mode: keep no tensor made in a call
+        for training later.
+        """
 
     def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> Cache:
         """A cache with room for `length` tokens; it knows t and the condition."""

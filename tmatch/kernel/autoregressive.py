@@ -99,15 +99,15 @@ class Autoregressive(Kernel):
             cache = backbone.open(times, given, len(first), len(opening.positions) + len(positions) - 1)
             h = backbone(first, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
         x, clock, token = x_t.flatten(1, -2).clone(), Clock(), None
-        tokens, drawn = x.shape[1], iter(positions.split(1))
+        tokens, places_read = x.shape[1], iter(positions.split(1))
         for span in pairwise(grid):
             within, start = replace(decoding, span=span), self.law.start(noise, tokens).split(1, dim=1)
             for place in range(tokens):
                 branches = decoding.guidance.at(within.progress(place / tokens), condition, keep_all=True)
                 with torch.inference_mode():
-                    if token is not None:  # the one before
+                    if token is not None:  # the one drawn last; before the first, the opening gave h
                         read = branches.stack(self.law.embed(token))
-                        h = backbone(read, positions=next(drawn), prefix=0, cache=cache)
+                        h = backbone(read, positions=next(places_read), prefix=0, cache=cache)
                     token = self.law(start[place], h, times, decoding, branches, clock)
                 x[:, place] = token[:, 0]
                 if decoding.observe is not None and place + 1 in intermediates(tokens):
@@ -141,7 +141,10 @@ class FullHistory(Autoregressive):
         return Opening(begin, torch.zeros(1, 3, device=x_t.device), prefix=0)
 
     def losses(self, path: State, x_0: State, condition: Condition | None, noise: Noise) -> Tensor:
-        """The loss of each state of the path (batch, T, *grid, channels), in one pass: (batch, T)."""
+        """The loss of each state of the path (batch, T, *grid, channels), in one pass: (batch, T).
+
+        Of x_0 the shape alone is read.
+        """
         self.law.require(path)
         losses = self.law.loss(path.flatten(1, -2), self.contexts(path, x_0, None, condition), None, noise)
         return losses.unflatten(1, (path.shape[1], -1)).mean(2)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 from tmatch.guidance import Branches
 from tmatch.head import Clock
 from tmatch.kernel.base import Choice, Decoding
-from tmatch.kernel.law import Law
+from tmatch.kernel.law import Law, require_contexts
 from tmatch.noise import Noise
 from tmatch.tensors import Time, whole
 
@@ -60,6 +60,7 @@ class Categorical(Law):
 
     def loss(self, b: Tensor, h: Tensor, t: Time | None, noise: Noise) -> Tensor:
         """-log p(B | h)."""
+        require_contexts(h, b)
         return cross_entropy(self.logits(h).movedim(-1, 1), b[..., 0].long(), reduction="none")
 
     def start(self, noise: Noise, *tokens: int) -> Tensor:
@@ -79,10 +80,10 @@ class Categorical(Law):
     def draw(self, u: Tensor, h: Tensor, choice: Choice, branches: Branches) -> tuple[Tensor, Tensor]:
         """Codes (batch, ..., 1) from the guided logits, and the log-probability of each before any narrowing."""
         logits = branches.mix(self.logits(h))
-        up_to = narrowed(logits, choice).softmax(-1).cumsum(-1)
-        k = (up_to < u[..., None] * up_to[..., -1:]).sum(-1) if choice.temperature > 0 else logits.argmax(-1)
-        chances = log_softmax(logits, dim=-1).take_along_dim(k[..., None], dim=-1)[..., 0]
-        return k[..., None].to(u.dtype), chances
+        cumulative = narrowed(logits, choice).softmax(-1).cumsum(-1)
+        k = (cumulative < u[..., None] * cumulative[..., -1:]).sum(-1) if choice.temperature > 0 else logits.argmax(-1)
+        log_p = log_softmax(logits, dim=-1).take_along_dim(k[..., None], dim=-1)[..., 0]
+        return k[..., None].to(u.dtype), log_p
 
 
 def narrowed(logits: Tensor, choice: Choice) -> Tensor:

@@ -9,7 +9,7 @@ from tmatch.condition import Condition
 from tmatch.guidance import Branches
 from tmatch.head import Clock, Head
 from tmatch.kernel.base import Decoding, Kernel
-from tmatch.kernel.law import Law
+from tmatch.kernel.law import Law, require_contexts
 from tmatch.noise import Noise
 from tmatch.patch import merge, split
 from tmatch.solver import FixedStep
@@ -36,6 +36,7 @@ class Flow(Law):
     def loss(self, b: Tensor, h: Tensor, t: Time | None, noise: Noise) -> Tensor:
         """|g_{s,t}(B_s, h) - (B - B_0)|^2 for each token, (batch, *tokens)."""
         self.require_width(b)
+        require_contexts(h, b)
         b, h = b.unsqueeze(1), h.unsqueeze(1)  # (batch, draws, *tokens, channels)
         b_0 = noise.normal(self.draws, *b.shape[2:])
         s = self.density.sample(noise, self.draws, *b.shape[2:-1])
@@ -101,6 +102,7 @@ class ParallelFlow(Kernel):
 
     def head_loss(self, y: State, h_t: Tensor, t: Time, noise: Noise) -> Tensor:
         """The head's loss of each image, the mean over the head tokens it learns from."""
+        require_contexts(h_t, y)
         b, h = (self.merge(x).flatten(1, -2) for x in (y, h_t))
         if self.share < 1:
             some = noise.uniform(b.shape[1]).argsort(1)[:, : math.ceil(self.share * b.shape[1]), None]

@@ -12,6 +12,15 @@ from tmatch.noise import Noise
 from tmatch.tensors import Time
 
 
+def require_contexts(h: Tensor, b: Tensor) -> None:
+    """Refuse what is not one vector h for each token B, before broadcasting makes something of it."""
+    if h.shape[:-1] != b.shape[:-1]:
+        raise ValueError(
+            f"The backbone gives vectors for {tuple(h.shape[:-1])} tokens (batch, *grid), and there are "
+            f"{tuple(b.shape[:-1])}: it is to give one for each."
+        )
+
+
 class Law(nn.Module, ABC):
     """p(B | h) for a token B: every kernel that draws tokens from a backbone's output rests on one."""
 

@@ -58,10 +58,20 @@ class TruncatedGaussianRatio(MaskingRatio):
             raise ValueError(
                 f"A masking ratio has a positive std and a low end in [0, 1); got {self.mode}, {self.std}, {self.low}."
             )
+        first, last = self._ends()
+        if last - first < 1e-3:  # float32 would tell few of its values apart
+            raise ValueError(
+                f"N({self.mode}, {self.std}^2) has next to nothing in [{self.low}, 1]: move its mode, or widen it."
+            )
 
     def __call__(self, u: Tensor) -> Tensor:
-        first, last = (math.erf((end - self.mode) / (self.std * math.sqrt(2))) for end in (self.low, 1.0))
-        return self.mode + self.std * math.sqrt(2) * torch.erfinv(first + (last - first) * u)
+        first, last = self._ends()
+        return (self.mode + self.std * math.sqrt(2) * torch.erfinv(first + (last - first) * u)).clamp(self.low, 1.0)
+
+    def _ends(self) -> tuple[float, float]:
+        """erf at the two ends."""
+        low, high = (math.erf((end - self.mode) / (self.std * math.sqrt(2))) for end in (self.low, 1.0))
+        return low, high
 
 
 @dataclass(frozen=True)
@@ -70,16 +80,16 @@ class Turn:
 
     known: Tensor
     rank: Tensor
-    count: int
-    until: int
+    before: int
+    after: int
     left: float  # share of the iterations that follow
 
 
 class MaskedTokens(Kernel):
     """Y^S | (t, X_t, Y^known) for random sets S of tokens, each token on its own.
 
-    Everything sees everything. A hidden token stands at a step of its own: its position tells it from a known one,
-    which may have any value.
+    Everything sees everything. Whether a token is known is written in the first coordinate of its position, the step:
+    so a known token of zeros is not taken for a hidden one.
     """
 
     def __init__(self, backbone: nn.Module, law: Law, ratio: MaskingRatio, dependent: bool = False) -> None:
@@ -106,7 +116,7 @@ class MaskedTokens(Kernel):
         return self.backbone(tokens, t, condition, positions=positions)
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
-        """The mean over the tokens, hidden ones only: each of them counts the same, in whatever image it is."""
+        """The sum over the hidden tokens over the number of all: each counts the same, in whatever image it is."""
         self.law.require(y)
         tokens = math.prod(y.shape[1:-1])
         hidden = (self.ratio(noise.uniform()) * tokens).ceil().clamp(1, tokens)
@@ -122,16 +132,16 @@ class MaskedTokens(Kernel):
         known = torch.zeros_like(rank, dtype=torch.bool)
         y = x_t.clone()  # what is hidden shows the state before; the backbone does not see it
         counts = unmasked(tokens, decoding.unmasking.iterations)
-        for iteration, (count, until) in enumerate(pairwise(counts), start=1):
-            branches = decoding.guidance.at(decoding.progress(until / tokens), condition)
+        for iteration, (before, after) in enumerate(pairwise(counts), start=1):
+            branches = decoding.guidance.at(decoding.progress(after / tokens), condition)
             state, times, given = branches.inputs(x_t, t)
             h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
-            turn = Turn(known, rank, count, until, left=1 - iteration / (len(counts) - 1))
+            turn = Turn(known, rank, before, after, left=1 - iteration / (len(counts) - 1))
             drawn, new = self.reveal(h, times, turn, noise, decoding, branches)
             y = torch.where(new[..., None], drawn, y.flatten(1, -2)).unflatten(1, grid)
             known = known | new
-            if decoding.observe is not None and any(count < mark <= until < tokens for mark in intermediates(tokens)):
-                at = decoding.progress(until / tokens)
+            if decoding.observe is not None and any(before < mark <= after < tokens for mark in intermediates(tokens)):
+                at = decoding.progress(after / tokens)
                 decoding.report(Snapshot("partial", at, y, known=known.unflatten(1, grid)))
         return y
 
@@ -139,8 +149,8 @@ class MaskedTokens(Kernel):
         self, h: Tensor, t: Time | None, turn: Turn, noise: Noise, decoding: Decoding, branches: Branches
     ) -> tuple[Tensor, Tensor]:
         """Draw the tokens whose turn it is: tokens (batch, n, channels), and which of them are new (batch, n)."""
-        new = (turn.rank < turn.until) & ~turn.known
-        places = new.float().topk(turn.until - turn.count, dim=1).indices.sort(1).values[..., None]
+        new = (turn.rank < turn.after) & ~turn.known
+        places = new.float().topk(turn.after - turn.before, dim=1).indices.sort(1).values[..., None]
         drawn = self.law.sample(h.take_along_dim(branches.stack(places), dim=1), t, noise, decoding, branches)
         everywhere = drawn.new_zeros(*new.shape, drawn.shape[-1])
         return everywhere.scatter(1, places.expand_as(drawn), drawn), new
@@ -155,8 +165,13 @@ class Masked(MaskedTokens):
     def __init__(
         self, backbone: nn.Module, law: Law, channels: int, width: int, ratio: MaskingRatio, dependent: bool = False
     ) -> None:
-        """Tokens have `channels` numbers, and the backbone reads `width` of them."""
+        """Tokens have `channels` numbers, and the backbone reads `width` of them: room for both X_t^i and Y^i."""
         super().__init__(backbone, law, ratio, dependent)
+        if width < 2 * channels:
+            raise ValueError(
+                f"The backbone reads {width} numbers a token, too few for X_t and Y, {channels} each; build it with as "
+                "many channels as it is wide."
+            )
         self.join = nn.Linear(2 * channels, width)
         initialise(self.join)
 
@@ -180,10 +195,10 @@ class MaskedCodes(MaskedTokens):
         if decoding.unmasking.order != "confidence":
             return super().reveal(h, t, turn, noise, decoding, branches)
         start = self.law.start(noise, turn.known.shape[1])
-        drawn, chances = self.law.draw(start, h, decoding.choice, branches)
+        drawn, log_p = self.law.draw(start, h, decoding.choice, branches)
         gumbel = -(-noise.uniform(turn.known.shape[1]).log()).log()
-        confidence = (chances + decoding.unmasking.temperature * turn.left * gumbel).masked_fill(turn.known, -torch.inf)
-        chosen = confidence.topk(turn.until - turn.count, dim=1).indices
+        confidence = (log_p + decoding.unmasking.temperature * turn.left * gumbel).masked_fill(turn.known, -torch.inf)
+        chosen = confidence.topk(turn.after - turn.before, dim=1).indices
         return drawn, torch.zeros_like(turn.known).scatter(1, chosen, True)
 
 
