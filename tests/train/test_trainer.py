@@ -120,6 +120,39 @@ def test_a_run_goes_on_elsewhere_and_not_with_another_rate(tmp_path: Path) -> No
         trainer(tmp_path, learning_rate=0.5).resume()
 
 
+def test_a_look_that_fails_is_said_and_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Memory that runs out while drawing must not end a run, at the same step, each time it is started again."""
+
+    def preview(_: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    run = trainer(tmp_path, steps=4, preview_every=2)
+    run.preview = preview
+    assert run.run()
+    assert checkpoint.latest(tmp_path) is not None
+    assert "step 2 cannot be drawn from and training goes on: CUDA out of memory" in capsys.readouterr().err
+
+
+def test_a_run_ended_between_saving_and_looking_looks_when_it_goes_on(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole", steps=4, validate_every=2)
+    assert whole.run()
+    cut = trainer(tmp_path / "cut", steps=4, validate_every=2)
+    cut._look = lambda: sys.exit("ended")  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        cut.run()
+    again = trainer(tmp_path / "cut", steps=4, validate_every=2)
+    again.resume()
+    assert again.run()
+    assert [line["step"] for line in again.monitor.validations.read()] == [2, 4]
+    assert again.monitor.validations.read() == whole.monitor.validations.read()
+
+
+def test_validation_in_parts_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = task(awake=True).validate()
+    monkeypatch.setattr("tmatch.train.generator.AT_ONCE", 4)
+    assert task(awake=True).validate() == pytest.approx(measured, rel=1e-5)
+
+
 def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
     whole, parts = trainer(tmp_path / "whole"), trainer(tmp_path / "parts", accumulate=4)
     for run in (whole, parts):

@@ -1,8 +1,7 @@
 """The diffusion transformer f of the paper."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +28,15 @@ from tmatch.layers import (
 from tmatch.tensors import State, Time
 
 
-@dataclass(frozen=True)
-class BlockContext:
-    """What is the same for every token a block reads: the modulation, and the text's keys and values."""
+class Given(NamedTuple):
+    """What all blocks are given: the shared modulation (batch, 1, 6 width), and the text."""
+
+    modulation: Tensor
+    text: Condition | None
+
+
+class BlockContext(NamedTuple):
+    """What a block makes of it, the same for every token: its own modulation, and the text's keys and values."""
 
     modulation: tuple[Tensor, ...]  # shift, scale and gate of the attention and of the MLP, each (batch, 1, width)
     text: Keys | None
@@ -39,15 +44,15 @@ class BlockContext:
 
 @dataclass(frozen=True)
 class DiTContext:
-    """What is the same for every token of a sequence; while decoding, with a memory of those read so far."""
+    """A sequence while it is decoded: what is the same for every token, and a memory of those read so far."""
 
     blocks: list[BlockContext]
     output: tuple[Tensor, Tensor]  # shift and scale
-    memories: list[Memory] | None = None
+    memories: list[Memory]
 
     @property
     def filled(self) -> int:
-        return 0 if self.memories is None else self.memories[0].filled
+        return self.memories[0].filled
 
 
 class Block(nn.Module):
@@ -64,16 +69,17 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, elementwise_affine=False)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), GELU(), nn.Linear(hidden, width))
 
-    def prepare(self, modulation: Tensor, text: Condition | None) -> BlockContext:
-        """What does not depend on the tokens, from the shared modulation (batch, 1, 6 width)."""
-        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (modulation + self.offsets).chunk(6, dim=-1)
+    def context(self, given: Given) -> BlockContext:
+        """What does not depend on the tokens; decoding keeps it."""
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (given.modulation + self.offsets).chunk(6, dim=-1)
         parts = (shift_1, 1 + scale_1, gate_1, shift_2, 1 + scale_2, gate_2)
-        return BlockContext(parts, None if self.cross is None or text is None else self.cross.keys(text))
+        return BlockContext(parts, None if self.cross is None or given.text is None else self.cross.keys(given.text))
 
     def forward(
-        self, x: Tensor, context: BlockContext, sight: Sight = EVERYTHING, memory: Memory | None = None
+        self, x: Tensor, about: Given | BlockContext, sight: Sight = EVERYTHING, memory: Memory | None = None
     ) -> Tensor:
         """Tokens x (batch, tokens, width)."""
+        context = about if isinstance(about, BlockContext) else self.context(about)
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = context.modulation
         x = gated(x, gate_1, self.attention(modulate(self.attention_norm(x), shift_1, scale_1), sight, memory))
         if self.cross is not None and self.cross_norm is not None:
@@ -145,33 +151,41 @@ class DiT(nn.Module):
         grid = x.shape[1:-1]
         if positions is None:
             positions = grid_positions(grid, device=x.device)
-        context = self._context(t, condition, len(x)) if cache is None else cache
         tokens = stream(self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions))
-        if context.memories is not None:
-            first = context.memories[0]
-            require_room(tokens, len(first.keys), first.length, first.filled)
-        seen = sight(tokens.shape[1], prefix, context.filled, x.device)
-        remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
-        for block, about, memory in zip(self.blocks, context.blocks, remembered, strict=True):
-            if self.checkpointing and memory is None and torch.is_grad_enabled():
-                tokens = checkpoint(block, tokens, about, seen, use_reentrant=False)
-            else:
-                tokens = block(tokens, about, seen, memory)
-        h = modulate(self.out_norm(tokens), *context.output)
-        return h.unflatten(1, grid)
+        if cache is not None:
+            tokens, output = self._decode(tokens, prefix, cache), cache.output
+        else:
+            given, output = self._given(t, condition, len(x))
+            seen = sight(tokens.shape[1], prefix, 0, x.device)
+            for block in self.blocks:
+                if self.checkpointing and torch.is_grad_enabled():
+                    tokens = checkpoint(block, tokens, given, seen, use_reentrant=False)
+                else:
+                    tokens = block(tokens, given, seen)
+        return modulate(self.out_norm(tokens), *output).unflatten(1, grid)
+
+    def _decode(self, tokens: Tensor, prefix: int | None, cache: DiTContext) -> Tensor:
+        """The blocks, on tokens that follow those of the cache."""
+        first = cache.memories[0]
+        require_room(tokens, len(first.keys), first.length, first.filled)
+        seen = sight(tokens.shape[1], prefix, cache.filled, tokens.device)
+        for block, about, memory in zip(self.blocks, cache.blocks, cache.memories, strict=True):
+            tokens = block(tokens, about, seen, memory)
+        return tokens
 
     def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> DiTContext:
         """A cache for decoding: t and the condition are read here, once, and there is room for `length` tokens."""
-        context = self._context(t, condition, batch)
+        given, output = self._given(t, condition, batch)
+        blocks = [cast("Block", block).context(given) for block in self.blocks]
         width = self.width // self.heads
         room = memories(len(self.blocks), batch, self.heads, length, width, self.x_in.weight)
-        return DiTContext(context.blocks, context.output, room)
+        return DiTContext(blocks, output, room)
 
-    def _context(self, t: Time | None, condition: Condition | None, batch: int) -> DiTContext:
+    def _given(self, t: Time | None, condition: Condition | None, batch: int) -> tuple[Given, tuple[Tensor, Tensor]]:
+        """What all blocks are given, and the shift and scale of the output."""
         text = read_condition(self.condition_in, condition, batch)
         require_time(self.time, t)
         shared = self.x_in.weight.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
         for_blocks, for_output = shared.tensor_split([6 * self.width], dim=-1)
         shift, scale = for_output.chunk(2, dim=-1)
-        blocks = [cast("Block", block).prepare(for_blocks, text) for block in self.blocks]
-        return DiTContext(blocks, (shift, 1 + scale))
+        return Given(for_blocks, text), (shift, 1 + scale)

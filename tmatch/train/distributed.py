@@ -22,7 +22,7 @@ from tmatch.train.checkpoint import Tensors
 from tmatch.train.processes import Loss, Network, Parallel, Processes, T
 
 LONGEST = timedelta(hours=2)
-"""To wait for another process: the first may be drawing pictures. One that has ended is noticed by torchrun."""
+"""To wait where the first process has something to do, such as drawing pictures; else PyTorch's own patience holds."""
 
 
 class Replicas(Processes):
@@ -32,7 +32,7 @@ class Replicas(Processes):
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
         self.device = device
-        self.gloo = device.type == "cpu"
+        self._patient = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=LONGEST))
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
         # DDP would order gradients anew after a process's first step, and so add them up otherwise once a run goes on.
@@ -61,7 +61,7 @@ class Replicas(Processes):
         return values[0]
 
     def wait(self) -> None:
-        dist.barrier()
+        dist.barrier(self._patient)
 
     def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
         if self.rank == 0:
@@ -74,10 +74,9 @@ class Replicas(Processes):
         Destroying a group waits for its threads only if nothing else refers to it, as replicas, meshes and DTensor's
         caches do. So the last word is said in a group of its own; by then the threads of others had their turn.
         """
-        if self.gloo:
-            last = dist.new_group(backend="gloo", timeout=LONGEST)
-            dist.barrier(last)
-            dist.destroy_process_group(last)
+        last = dist.new_group(backend="gloo", timeout=LONGEST)
+        dist.barrier(last)
+        dist.destroy_process_group(last)
 
 
 class Shards(Replicas):
@@ -85,7 +84,6 @@ class Shards(Replicas):
 
     def __init__(self, device: torch.device, precision: torch.dtype | None = None) -> None:
         super().__init__(device)
-        self.gloo = True  # writes checkpoints
         # Weights are gathered in `precision`; autocast chooses for what they act on, and gradients add up in float32.
         self.policy = MixedPrecisionPolicy(precision, reduce_dtype=torch.float32, cast_forward_inputs=False)
         self.mesh = init_device_mesh(device.type, (self.world,))
@@ -93,6 +91,8 @@ class Shards(Replicas):
         self._saving: tuple[Future[None], Callable[[], object]] | None = None
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
+        if self.rank == 0:  # to assemble weights in; on the CPU, where it does not take from what trains
+            self._plain = copy.deepcopy(networks, getattr(networks, "shared", dict)()).cpu()
         self.spread(networks, units)
         register_fsdp_forward_method(networks, loss)
         self._root = cast("FSDPModule", networks)
@@ -100,11 +100,9 @@ class Shards(Replicas):
         return method
 
     def spread(self, networks: nn.Module, units: Sequence[nn.Module]) -> None:
-        if self.rank == 0 and not hasattr(self, "_plain"):
-            self._plain = copy.deepcopy(networks, getattr(networks, "shared", dict)())
         for unit in units:
             fully_shard(unit, mesh=self.mesh, mp_policy=self.policy)
-            if hasattr(unit, "prepare"):  # called besides its forward
+            if hasattr(unit, "prepare"):  # which is called besides a head's forward
                 register_fsdp_forward_method(unit, "prepare")
         fully_shard(networks, mesh=self.mesh, mp_policy=self.policy)
         # What our units return is never changed in place.
@@ -135,7 +133,11 @@ class Shards(Replicas):
             weight = self.whole(tensor)
             if self.rank == 0:
                 plain[name].copy_(weight)
-        return cast("Network", self._plain) if self.rank == 0 else None
+        return cast("Network", self._plain.to(self.device)) if self.rank == 0 else None
+
+    def dismiss(self) -> None:
+        if self.rank == 0:
+            self._plain.cpu()
 
     def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
         """Every process writes its part, in the background."""
@@ -175,5 +177,5 @@ def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | No
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return Replicas(device) if parallel == "replicate" else Shards(device, precision)

@@ -18,6 +18,9 @@ from tmatch.train.trainer import Task
 MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Near which times validation measures the loss."""
 
+AT_ONCE = 32
+"""Samples that validation measures together, so that it takes no more memory than training."""
+
 
 class Batches(ABC):
     """Captioned states, in batches that depend on (seed, step) alone, of which any part may be asked for."""
@@ -83,12 +86,14 @@ class GeneratorTask(Task):
         """The loss near fixed times, captions given, always with the same noise."""
         if self.validation_set is None:
             return {}
-        x, seed = self.validation_set.data.x, self.validation_set.data.seed
-        condition = self.encoder(self.validation_set.captions)
-        losses = {}
-        for moment in {self.model.times.near(t): None for t in MOMENTS}:  # of which a coarse grid has fewer
-            noise = Noise.derive(seed, 0, len(x), x.device)
-            losses[f"t={moment.t:g}"] = self.model.loss(x, noise, condition, moment).mean().item()
+        x, seed, captions = self.validation_set.data.x, self.validation_set.data.seed, self.validation_set.captions
+        moments = {self.model.times.near(t): 0.0 for t in MOMENTS}  # of which a coarse grid has fewer
+        for places in torch.arange(len(x)).split(AT_ONCE):
+            condition = self.encoder([captions[k] for k in places.tolist()])
+            for moment in moments:
+                noise = Noise.derive(seed, 0, places, x.device)
+                moments[moment] += self.model.loss(x[places], noise, condition, moment).sum().item()
+        losses = {f"t={moment.t:g}": total / len(x) for moment, total in moments.items()}
         return {**losses, "mean": sum(losses.values()) / len(losses)}
 
     def networks(self) -> list[nn.Module]:

@@ -63,11 +63,22 @@ class Monitor:
                 for where, value in values.items():
                     self.board.add_scalar(f"validation {weights}/{where}", value, step)
 
+    def measured(self, step: int) -> bool:
+        """Whether there are losses on held-out data of a step."""
+        return any(line["step"] == step for line in self.validations.read())
+
     def picture(self, step: int, weights: str, picture: Tensor) -> None:
         """What the weights draw, (3, height, width) in [0, 1]."""
-        save_picture(picture, self.out / "previews" / f"step-{step:08d}-{weights}.png", scale=4)
+        save_picture(picture, self._picture_file(step, weights), scale=4)
         if self.board is not None:
             self.board.add_image(weights, picture, step)
+
+    def drew(self, step: int, weights: str) -> bool:
+        """Whether there is a picture of a step."""
+        return self._picture_file(step, weights).is_file()
+
+    def _picture_file(self, step: int, weights: str) -> Path:
+        return self.out / "previews" / f"step-{step:08d}-{weights}.png"
 
     def cut(self, step: int) -> None:
         """Begin, or go on, after a step: what was written beyond it will be written again."""

@@ -59,6 +59,9 @@ class Processes:
         """Networks with all of their weights, to draw and measure with; None where another process has that to do."""
         return networks
 
+    def dismiss(self) -> None:
+        """Done with what was assembled: while training there may be no room for it."""
+
     def here(self, tensor: Tensor) -> Tensor:
         """The part of a tensor that this process has."""
         return tensor

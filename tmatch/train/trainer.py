@@ -2,10 +2,11 @@
 
 import copy
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +107,19 @@ class Trainer:
         shown_on = Console(stderr=True)
         with Progress(*_COLUMNS, console=shown_on, disable=not progress) as bar, interruptions() as interrupted:
             shown = bar.add_task("training", total=self.config.steps, completed=self.step, loss=float("nan"), speed=0.0)
+            if self.step and self.processes.chosen(
+                self.processes.rank == 0 and self._owed()
+            ):  # it was ended between saving and looking
+                self._look()
             while self.step < last and not self.processes.agreed(bool(interrupted)):
                 loss = self.update()
                 self.monitor.loss(self.step, loss, self.config.rate(self.step - 1))
                 speed = (self.step - first) * self.config.batch / (time.perf_counter() - started)
                 bar.update(shown, completed=self.step, loss=loss, speed=speed)
-                self._look()
                 self.processes.settle()
                 if self.step % self.config.checkpoint_every == 0 or self.step == last:
                     self.save()
+                self._look()
             if self.step < last:
                 self.save()
             self.processes.settle(wait=True)
@@ -124,23 +129,45 @@ class Trainer:
         self.processes.rest()
         return self.step == last
 
-    def _look(self) -> None:
-        """Measure and draw what is learnt, with the weights as they are and with their average, when it is time to."""
-        measure = _due(self.step, self.config.validate_every)
+    def _looks(self) -> tuple[bool, bool]:
+        """Whether it is time to measure, and whether to draw."""
         draw = self.preview is not None and _due(self.step, self.config.preview_every)
+        return _due(self.step, self.config.validate_every), draw
+
+    def _owed(self) -> bool:
+        """Whether it was time for a look, of which nothing is there."""
+        measure, draw = self._looks()
+        return (measure and not self.monitor.measured(self.step)) or (draw and not self.monitor.drew(self.step, "ema"))
+
+    def _look(self) -> None:
+        """Measure and draw what is learnt, with the weights as they are and with their average, when it is time to.
+
+        What goes wrong here, such as memory that runs out, is said and does not end the training.
+        """
+        measure, draw = self._looks()
         if not measure and not draw:
             return
         losses: dict[str, dict[str, float]] = {}
         for name, networks in {"raw": self.task, "ema": self.ema}.items():
             task = self.processes.assembled(networks)
             if task is not None and measure:
-                with torch.no_grad():
+                with self._surviving("measured"), torch.no_grad(), self.config.autocast():
                     losses[name] = task.validate()
             if task is not None and draw and self.preview is not None:
-                self.monitor.picture(self.step, name, self.preview(task))
-        if measure:
+                with self._surviving("drawn from"):
+                    self.monitor.picture(self.step, name, self.preview(task))
+        self.processes.dismiss()
+        if losses:
             self.monitor.validation(self.step, losses)
         self.processes.wait()
+
+    @contextmanager
+    def _surviving(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError, OSError) as error:
+            reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+            print(f"tmatch: step {self.step} cannot be {what} and training goes on: {reason[0]}", file=sys.stderr)
 
     def update(self) -> float:
         """One step of the optimizer; its loss."""
