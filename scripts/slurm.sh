@@ -18,6 +18,7 @@
 set -eu
 FIRST=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-8}"
+# Checkpoints are agreed upon by Gloo: where machines have several networks, set GLOO_SOCKET_IFNAME to one they share.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # else restarted processes look for each other where they were before
 
 PROCESSES=${PROCESSES:-${SLURM_GPUS_ON_NODE:-1}}
@@ -25,7 +26,7 @@ PROCESSES=${PROCESSES:-${SLURM_GPUS_ON_NODE:-1}}
 WORLD_SIZE=$((SLURM_NNODES * PROCESSES)) python -m tmatch train "$@" --dry-run >/dev/null
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
   --nnodes="$SLURM_NNODES" --nproc-per-node="$PROCESSES" --max-restarts=3 \
-  --shutdown-timeout=300 --rdzv-backend=c10d --rdzv-endpoint="$FIRST:29500" --rdzv-id="$SLURM_JOB_ID" \
+  --shutdown-timeout=300 --rdzv-backend=c10d --rdzv-endpoint="$FIRST:$((29000 + SLURM_JOB_ID % 1000))" --rdzv-id="$SLURM_JOB_ID" \
   -m tmatch train "$@" &
 run=$!
 again=

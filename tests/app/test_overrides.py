@@ -57,6 +57,8 @@ def test_a_dry_run_refuses_a_folder_that_the_run_would_refuse(
     [
         ("2", ["--train.stesp", "3"], "--train.steps"),
         ("3", ["--train.batch", "8"], "make train.batch a multiple of 3"),
+        ("2", ["--backbone.heads", "5"], "does not divide by 5"),
+        ("2", ["--autoencoder", "nowhere"], "has no recipe.json"),
         ("two", [], "from 1 up; got two"),
         ("0", [], "from 1 up; got 0"),
     ],

@@ -174,9 +174,15 @@ SMALL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["alone", "by scripts/torchrun.sh"])
-def test_told_to_end_a_run_saves_and_ends_with_0(how: str, shards: Path, tmp_path: Path) -> None:
-    """A scheduler tells all processes of a run at once, those that read ahead among them; or the script alone."""
+@pytest.mark.parametrize(
+    ("how", "told", "code"),
+    [("alone", signal.SIGTERM, 0), ("by scripts/torchrun.sh", signal.SIGTERM, 0), ("by a script", signal.SIGINT, 130)],
+)
+def test_told_to_end_a_run_saves(how: str, told: int, code: int, shards: Path, tmp_path: Path) -> None:
+    """A scheduler tells all processes of a run at once, those that read ahead among them; or the script alone.
+
+    A terminal's Ctrl-C reaches the whole group of the script.
+    """
     run = ["shards-fm", "--shards", str(shards / "shards"), "--out", str(tmp_path / "run"), "--workers", "2", *SMALL]
     begin = [sys.executable, "-m", "tmatch", "train"] if how == "alone" else [str(ROOT / "scripts" / "torchrun.sh")]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -189,12 +195,14 @@ def test_told_to_end_a_run_saves_and_ends_with_0(how: str, shards: Path, tmp_pat
                 break
             time.sleep(0.1)
         if process.poll() is None:
-            (os.killpg if how == "alone" else os.kill)(process.pid, signal.SIGTERM)
+            (os.kill if how == "by scripts/torchrun.sh" else os.killpg)(process.pid, told)
         said = process.communicate(timeout=120)[1].decode()
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, said
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    assert said.count("interrupted and saved") == 1
     newest = checkpoint.latest(tmp_path / "run")
     assert newest is not None, said
     assert newest.name == f"step-{json.loads(losses.read_text().splitlines()[-1])['step']:08d}", "to the last step"

@@ -29,6 +29,7 @@ from tmatch.plan.report import record, render
 from tmatch.recipes import RECIPES
 from tmatch.recipes.base import Expected
 from tmatch.train.interrupt import preempted
+from tmatch.train.processes import place_of_process
 from tmatch.train.same import require_place
 from tmatch.variants import VARIANTS
 
@@ -93,16 +94,18 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
             out: the folder of the run: checkpoints, losses, pictures, the configuration, and the finished weights.
             config: a YAML file of settings; options given here override it.
             dry_run: print all settings, as `--config` takes them, and train nothing; refuse what a run would refuse of
-                them and of the folder.
+                them, of the data and of the folder.
         """
         if dry_run:
+            print(as_file(recipe), end="", flush=True)
             recipe.train.parts()
             require_place(out, recipe.train, recipe.model_dump(mode="json"))
-            print(as_file(recipe), end="")
+            recipe.rehearse()
             return
-        result = recipe.run(out, progress=sys.stderr.isatty())
+        result = recipe.run(out, progress=True)
         if result is None:
-            print("Interrupted and saved; the same command goes on.", file=sys.stderr)
+            if place_of_process()[0] == 0:
+                print("tmatch: interrupted and saved; the same command goes on.", file=sys.stderr)
             sys.exit(0 if preempted() else INTERRUPTED)
         if result:  # of several processes the first has something to say
             print(json.dumps(result, indent=2))

@@ -159,11 +159,9 @@ def plan(
         once = flops(model, shape, text, micro_batch)
         kept = activations(model, shape, text, micro_batch, precision, checkpoint=False)
         less = activations(model, shape, text, micro_batch, precision, checkpoint=True) if checkpointed(model) else None
-    memory = {}
-    for how, used in (("", kept), (", checkpointing", less)):
-        if used is not None:
-            memory[f"DDP{how}"] = replicated(model, used)
-            memory[f"FSDP2{how}"] = sharded(model, used, gpus, precision, batch // (gpus * micro_batch))
+    memory = _memory(model, kept, "", gpus, precision, batch // (gpus * micro_batch))
+    if less is not None:
+        memory |= _memory(model, less, ", checkpointing", gpus, precision, batch // (gpus * micro_batch))
     return Plan(
         device=device,
         gpus=gpus,
@@ -180,6 +178,16 @@ def plan(
         memory=memory,
         sampling=drawn,
     )
+
+
+def _memory(
+    model: Model, used: Activations, how: str, gpus: int, precision: Precision, accumulate: int
+) -> dict[str, Memory]:
+    """By way of distributing the weights."""
+    return {
+        f"DDP{how}": replicated(model, used),
+        f"FSDP2{how}": sharded(model, used, gpus, precision, accumulate),
+    }
 
 
 def _require_meta(model: Model) -> None:

@@ -43,15 +43,21 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
                 return CodeAutoencoder(self.levels, self.channels, self.width, self.blocks)
             return Autoencoder(self.channels, self.width, self.blocks)
 
+    def rehearse(self) -> None:
+        """Refuse what a run would refuse of its data and of where it is to be."""
+        if place_of_process()[1] > 1:
+            raise ValueError("An autoencoder is trained by one process: start it without torchrun.")
+        self.train.place()
+        self.data.training()
+        self.data.validation(self.held_out)
+
     def run(self, out: Path, progress: bool = False) -> dict[str, float] | None:
         """Train, or go on training; then write the averaged weights and say how well they rebuild new pictures.
 
         The answer is None where the run was interrupted; the same call goes on.
         """
-        if place_of_process()[1] > 1:
-            raise ValueError("An autoencoder is trained by one process: start it without torchrun.")
         checkpoint.require_free(out)
-        self.data.validation(self.held_out)  # so that a data set without one is refused before any work
+        self.rehearse()
         images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
         task = AutoencoderTask(self.build(), images, self.kl, self.train.seed)
         contents = hashlib.sha256(images.cpu().contiguous().numpy().data).hexdigest()

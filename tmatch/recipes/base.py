@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import torch
 from pydantic import Field, PositiveInt, field_validator, model_validator
 from torch import Tensor, nn
 
@@ -170,6 +171,13 @@ class TrainedRecipe(Strict, ABC):
         return DiT(
             channels, own.width, own.depth, own.heads, condition_width, timed=timed, checkpointing=own.checkpointing
         )
+
+    def rehearse(self) -> None:
+        """Refuse what a run would refuse of its data and of the networks; of these nothing is allocated."""
+        self.train.place()
+        sizes = self.sizes(Expected())
+        with torch.device("meta"):
+            self.start.rehearse(self.network(sizes.shape, sizes.text[1], sizes.codes))
 
     def fit(
         self, task: GeneratorTask, out: Path, draw: "Draw", begin: Callable[[], None], contents: str, progress: bool

@@ -84,7 +84,12 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         if processes.rank == 0:
             copy_autoencoder(self.autoencoder, out)
             out.mkdir(parents=True, exist_ok=True)
-            print(f"tmatch: preparing the pictures for {out}", file=sys.stderr, flush=True)
+            how = "as they are" if codec.autoencoder is None else f"by the autoencoder {self.autoencoder}"
+            print(
+                f"tmatch: preparing the {len(training)} pictures of {self.data.name}, {how}",
+                file=sys.stderr,
+                flush=True,
+            )
         processes.wait()
         states = codec.encode_all(training, device)
         task = GeneratorTask(

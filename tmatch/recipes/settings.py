@@ -32,6 +32,11 @@ class ShapesData(Strict):
     seed: int = Field(default=1, ge=0, lt=HELD_OUT_SEED)  # which ones
     withhold: bool = True  # leave out 36 sentences, so that some are new to the model
 
+    @property
+    def name(self) -> str:
+        """What they are called."""
+        return "shapes"
+
     def training(self) -> CaptionedPictures:
         """What is trained on."""
         return ShapePictures(self.seed, self.images, "trained" if self.withhold else "all")
@@ -54,6 +59,11 @@ class FolderData(Strict):
 
     folder: Path = Path("pictures")  # where the pictures and metadata.jsonl are
     size: int = Field(default=32, gt=0)  # side of the square each picture is cut to, in pixels
+
+    @property
+    def name(self) -> str:
+        """Where they are."""
+        return str(self.folder)
 
     def training(self) -> CaptionedPictures:
         """What is trained on."""

@@ -1,6 +1,7 @@
 """Training a text-to-image generator on the shards that `tmatch prepare` makes."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -50,10 +51,7 @@ class ShardRecipe(TrainedRecipe):
         The answer is None where the run was interrupted; the same call goes on.
         """
         checkpoint.require_free(out)
-        training = ShardSet(self.shards)
-        validation = None if self.validation is None else ShardSet(self.validation)
-        for shards in filter(None, (training, validation)):
-            shards.require_files()
+        training, validation = self._data()
         about = self.about(training, validation)
         device, encoder = self.train.place(), EmbeddedText(training.null())
         held_out = None if validation is None else self._held_out(validation, self.validation_images, device)
@@ -65,6 +63,8 @@ class ShardRecipe(TrainedRecipe):
             self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device, *place_of_process()
         )
         preview = Preview(about, shown.captions[:PREVIEWS])
+        if place_of_process()[0] == 0:
+            print(f"tmatch: training on the {len(training)} pictures of {self.shards}", file=sys.stderr, flush=True)
         self._require_same_encoders(about, out)
         if self.train.preview_every and place_of_process()[0] == 0:
             with _adding("Pictures on the way need it; --train.preview-every 0 trains without."):
@@ -79,6 +79,18 @@ class ShardRecipe(TrainedRecipe):
         result = {"weights": "model.safetensors", "samples": len(training)}
         write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
+
+    def _data(self) -> tuple[ShardSet, ShardSet | None]:
+        """What is trained on, and what is held out."""
+        training = ShardSet(self.shards)
+        validation = None if self.validation is None else ShardSet(self.validation)
+        for shards in filter(None, (training, validation)):
+            shards.require_files()
+        return training, validation
+
+    def rehearse(self) -> None:
+        self.about(*self._data())
+        super().rehearse()
 
     def sizes(self, expected: Expected) -> Sizes:
         if (self.shards / MANIFEST).is_file():

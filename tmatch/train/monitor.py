@@ -1,13 +1,50 @@
 """What a run tells while it goes on: losses, validation, pictures, on disk and in TensorBoard."""
 
 import json
+import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from tmatch.data.pictures import save_picture
 from tmatch.files import write_text
+
+MINUTE = 60
+"""Seconds between lines on how far a run is."""
+
+
+class Shown:
+    """How far a run is, on stderr: a bar in a terminal, elsewhere a line a minute; nothing unless `on`."""
+
+    def __init__(self, steps: int, on: bool) -> None:
+        console = Console(stderr=True)
+        columns = (
+            TextColumn("{task.fields[loss]}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+        )  # fmt: skip
+        self._bar = Progress(*columns, console=console, disable=not (on and console.is_terminal))
+        self._task = self._bar.add_task("training", total=steps, loss="", speed="")
+        self._lines = on and not console.is_terminal
+        self._steps = steps
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def at(self, step: int, loss: str = "", speed: str = "") -> None:
+        """After a step."""
+        self._bar.update(self._task, completed=step, loss=loss, speed=speed)
+        if self._lines and time.monotonic() - self._last > MINUTE:
+            self._last = time.monotonic()
+            print(f"tmatch: step {step} of {self._steps}, {loss}, {speed}", file=sys.stderr, flush=True)
 
 
 class Log:

@@ -12,15 +12,13 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from tmatch.train import checkpoint
 from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
 from tmatch.train.interrupt import interruptions, preempted, tell_preempted
-from tmatch.train.monitor import Monitor, Silent
+from tmatch.train.monitor import Monitor, Shown, Silent
 from tmatch.train.same import CONTENTS, require_same_run
 
 Preview = Callable[["Task"], Tensor]
@@ -103,10 +101,9 @@ class Trainer:
             self.resume()
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
-        progress = progress and self.processes.rank == 0
-        shown_on = Console(stderr=True)
-        with Progress(*_COLUMNS, console=shown_on, disable=not progress) as bar, interruptions() as interrupted:
-            shown = bar.add_task("training", total=self.config.steps, completed=self.step, loss=float("nan"), speed=0.0)
+        shown = Shown(self.config.steps, progress and self.processes.rank == 0)
+        with shown, interruptions() as interrupted:
+            shown.at(self.step)
             if self.step and self.processes.chosen(
                 self.processes.rank == 0 and self._owed()
             ):  # it was ended between saving and looking
@@ -115,7 +112,7 @@ class Trainer:
                 loss = self.update()
                 self.monitor.loss(self.step, loss, self.config.rate(self.step - 1))
                 speed = (self.step - first) * self.config.batch / (time.perf_counter() - started)
-                bar.update(shown, completed=self.step, loss=loss, speed=speed)
+                shown.at(self.step, f"loss {loss:.4f}", f"{speed:.0f} images/s")
                 self.processes.settle()
                 if self.step % self.config.checkpoint_every == 0 or self.step == last:
                     self.save()
@@ -220,15 +217,6 @@ class Trainer:
         checkpoint.fill(newest, self._state(), self.processes.like)
         self.step = step
         self.monitor.cut(self.step)
-
-
-_COLUMNS = (
-    TextColumn("loss {task.fields[loss]:.4f}"),
-    BarColumn(),
-    MofNCompleteColumn(),
-    TextColumn("{task.fields[speed]:.0f} images/s"),
-    TimeRemainingColumn(),
-)
 
 
 def _due(step: int, every: int) -> bool:
