@@ -204,6 +204,22 @@ def test_only_so_many_shards_are_open_and_each_is_checked_once(tmp_path: Path, m
     assert not checked
 
 
+def test_processes_check_the_shards_of_a_step_between_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shard by one of them, in the step that first reads it."""
+    folder, hashed = shard_set(tmp_path, {(2, 2): [4] * 6}), []
+    verified = module._verified
+    monkeypatch.setattr(
+        module, "_verified", lambda path, sha256: (sha256 and hashed.append(path.name), verified(path, sha256))[1]
+    )
+    streams = [Stream(ShardSet(folder), seed=1, window=2, rank=rank, world=3) for rank in range(3)]
+    for step in range(4):  # an epoch
+        used = {streams[0].shards.manifest.shards[shard].file for _, (shard, _) in streams[0].places(step, 6)}
+        for rank, stream in enumerate(streams):
+            stream.batch(step, 6, rank, 3)
+        assert used <= set(hashed)
+    assert sorted(hashed) == sorted(shard.file for shard in streams[0].shards.manifest.shards)
+
+
 def test_a_batch_is_made_of_few_tensors(tmp_path: Path) -> None:
     """Each takes a file descriptor on its way from a worker, of which a process may have a thousand."""
     batch = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [64]})), seed=0).batch(0, 64)

@@ -200,7 +200,7 @@ def _between(ends: Tensor, index: int) -> tuple[int, int]:
 
 
 class ShardSet:
-    """The shards of a folder; each is checked against its checksum when it is first read."""
+    """The shards of a folder; each is checked against its checksum when it is first read, unless another does that."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -223,11 +223,20 @@ class ShardSet:
     def __len__(self) -> int:
         return self.manifest.samples
 
-    def read(self, number: int) -> Samples:
+    def check(self, number: int) -> None:
+        """Hold a shard against its checksum, the first time."""
+        if number not in self._seen:
+            shard = self.manifest.shards[number]
+            _verified(self.folder / shard.file, shard.sha256)
+            self._seen.add(number)
+
+    def read(self, number: int, check: bool = True) -> Samples:
         """The samples of a shard."""
+        if check:
+            self.check(number)
         if number not in self._open:
             shard = self.manifest.shards[number]
-            samples = Samples(**_verified(self.folder / shard.file, None if number in self._seen else shard.sha256))
+            samples = Samples(**_verified(self.folder / shard.file, None))
             if (len(samples), *samples.latents.shape[2:]) != (shard.samples, *shard.size):
                 raise ValueError(
                     f"{self.folder / MANIFEST} says another number or size of the samples in {shard.file} than there "
@@ -236,7 +245,6 @@ class ShardSet:
             if len(self._open) >= OPEN:
                 del self._open[next(iter(self._open))]  # the first that was opened
             self._open[number] = samples
-            self._seen.add(number)
         return self._open[number]
 
     def null(self) -> Tensor:

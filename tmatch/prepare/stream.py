@@ -83,10 +83,14 @@ class Stream:
     So no size gets ahead of the others by more than a batch or so, and their epochs end together. A batch may be asked
     for in parts, by as many processes as there are: together they have each sample once an epoch, whatever their
     number, and a step has the same samples whenever it is asked for.
+
+    The shards of a step are checked by the processes between them, of which this is the one of `rank` of `world`.
     """
 
-    def __init__(self, shards: ShardSet, seed: int = 0, window: int = 8) -> None:
+    def __init__(self, shards: ShardSet, seed: int = 0, window: int = 8, rank: int = 0, world: int = 1) -> None:
         self.shards = shards
+        self.rank = rank
+        self.world = world
         sizes: dict[tuple[int, int], list[int]] = {}
         for number, shard in enumerate(shards.manifest.shards):
             sizes.setdefault(shard.size, []).append(number)
@@ -124,10 +128,13 @@ class Stream:
     def batch(self, step: int, size: int, part: int = 0, parts: int = 1) -> Batch:
         """A part of a step's batch."""
         chosen = self.places(step, size)
+        for shard in {shard for _, (shard, _) in chosen}:
+            if shard % self.world == self.rank:
+                self.shards.check(shard)
         mine = [chosen[k] for k in torch.arange(size).tensor_split(parts)[part].tolist()]
         latents, captions, rows = [], [], []
         for epoch, (shard, sample) in mine:
-            samples = self.shards.read(shard)
+            samples = self.shards.read(shard, check=False)
             latents.append(samples.latents[sample])
             captions.append(samples.caption(sample, epoch))
             rows.append(samples.rows[sample])
@@ -157,11 +164,13 @@ class Parts(Dataset[Batch | ValueError]):
     parts: int = 1
     seed: int = 0
     window: int = 8
+    rank: int = 0
+    world: int = 1
 
     @cached_property
     def stream(self) -> Stream:
         """The stream they are parts of."""
-        return Stream(ShardSet(self.folder), self.seed, self.window)
+        return Stream(ShardSet(self.folder), self.seed, self.window, self.rank, self.world)
 
     def __getitem__(self, key: tuple[int, int]) -> Batch | ValueError:
         step, part = key
@@ -225,7 +234,7 @@ class StreamedStates(Batches):
         if self._asked != (step, part, size, parts):  # the first, or out of turn
             mine = range(parts * self.rank // self.world, parts * (self.rank + 1) // self.world)
             keys = Keys(step, mine, part)
-            source = Parts(self.folder, size, parts, self.seed, self.window)
+            source = Parts(self.folder, size, parts, self.seed, self.window, self.rank, self.world)
             self._reader = zip(islice(keys, 1, None), source.ahead(keys, self.workers), strict=False)
         following, batch = next(self._reader)
         self._asked = (*following, size, parts)
