@@ -10,9 +10,13 @@ from types import ModuleType
 import pytest
 
 from tmatch.app.cli import rows
+from tmatch.recipes.table import RECIPES
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README, RESULTS, TREE, TRAINING, ALL_RECIPES = (
+    (ROOT / name).read_text()
+    for name in ("README.md", "docs/results.md", "docs/tree.md", "docs/training.md", "docs/recipes.md")
+)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 EACH = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -38,9 +42,27 @@ def tree() -> str:
     return "\n".join(f"    {'  ' * depth}{name:<{24 - 2 * depth}}{text}" for depth, name, text in lines)
 
 
-def with_tree(readme: str) -> str:
-    """The README with its tree brought up to date."""
-    return re.sub(r"(?<=    tmatch/\n).*?(?=\n    examples/)", lambda _: tree(), readme, flags=re.DOTALL)
+CHOICES = ("process", "parametrization", "kernel", "solver")
+"""The folders that come first, with their files: a choice each."""
+
+
+def folders() -> str:
+    """The package, a line a folder: its docstring's first; and the choices that there are."""
+    package, lines = ROOT / "tmatch", []
+    names = sorted(path.parent.name for path in package.glob("*/__init__.py"))
+    for name in [*CHOICES, *(name for name in names if name not in CHOICES)]:
+        lines.append(f"      {name + '/':<18}{purpose(package / name / '__init__.py')}")
+        if name in CHOICES:
+            files = {path.name for path in (package / name).glob("*.py")} - {"__init__.py", "base.py"}
+            lines.append(" " * 24 + " ".join(sorted(files)))
+    return "\n".join(lines)
+
+
+def with_tree(document: str, lines: str) -> str:
+    """A document with what it says of the package brought up to date."""
+    return re.sub(
+        r"(?<=\n    tmatch/)([^\n]*\n).*?(?=\n    examples/)", lambda m: m[1] + lines, document, flags=re.DOTALL
+    )
 
 
 def symbol_exists(path: Path, symbol: str) -> bool:
@@ -76,8 +98,14 @@ def test_named_files_exist(document: Path) -> None:
         assert name in examples or (ROOT / name).exists(), name
 
 
-def test_the_readme_lists_every_file_with_its_purpose() -> None:
-    assert with_tree(README) == README, "run `make tree`"
+def test_the_tree_lists_every_file_with_its_purpose() -> None:
+    assert tree() in TREE, "run `make tree`"
+    assert with_tree(TREE, tree()) == TREE, "run `make tree`"
+
+
+def test_the_readme_lists_every_folder_with_its_purpose() -> None:
+    assert folders() in README, "run `make tree`"
+    assert with_tree(README, folders()) == README, "run `make tree`"
 
 
 def test_the_readme_lists_every_variant() -> None:
@@ -85,52 +113,52 @@ def test_the_readme_lists_every_variant() -> None:
         assert f"| {' | '.join(row.values())} |" in README, row
 
 
-def test_the_readme_quotes_the_measured_overhead() -> None:
+def test_the_results_quote_the_measured_overhead() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "sampler_overhead.json").read_text())
-    assert f"| {measured['ratio']:.2f} |" in README
+    assert f"| {measured['ratio']:.2f} |" in RESULTS
     assert measured["ratio"] <= 1.05
 
 
-def test_the_readme_quotes_the_kills() -> None:
+def test_the_results_quote_the_kills() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "kill_and_resume.json").read_text())
     figures = f"{measured['identical']} of {measured['kills']}, {measured['during_a_write']} killed while writing"
-    assert f"| {figures} a checkpoint |" in README
+    assert f"| {figures} a checkpoint |" in RESULTS
 
 
-def test_the_readme_quotes_the_speed_of_decoding() -> None:
+def test_the_results_quote_the_speed_of_decoding() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "decode.json").read_text())["times_as_fast_as"]
     others = ("autoregressive-diffusion-pytorch", "Hugging Face Llama", "Hugging Face Llama, compiled")
     compiled, eager = (
         "; ".join(f"{measured[ours][name]:.2f}" for name in names)
         for ours, names in (("tmatch, compiled", others), ("tmatch", others[:2]))
     )
-    assert f"| {compiled}; neither compiled, {eager} |" in README
+    assert f"| {compiled}; neither compiled, {eager} |" in RESULTS
 
 
 @pytest.mark.parametrize("name", ["shapes_autoencoder", "shapes_codes_autoencoder"])
-def test_the_readme_quotes_the_measured_autoencoders(name: str) -> None:
+def test_the_results_quote_the_measured_autoencoders(name: str) -> None:
     measured = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())
-    assert f"| {measured['captions_satisfied']:.1%} of 1,000 |" in README
+    assert f"| {measured['captions_satisfied']:.1%} of 1,000 |" in RESULTS
 
 
 LEARNING = ROOT / "docs" / "results" / "learning.json"
 
 
-def test_the_readme_quotes_the_preparation() -> None:
+def test_the_results_quote_the_preparation() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "prepare.json").read_text())
     assert measured["same_bytes"]
     shown = f"yes, {measured['killed']} kills; {measured['peak_mb']} and {measured['peak_mb_of_a_tenth']} MB"
-    assert f"| {shown} |" in README
+    assert f"| {shown} |" in RESULTS
 
 
-def test_the_readme_quotes_dtm_out_of_flow_matching() -> None:
+def test_the_results_quote_dtm_out_of_flow_matching() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "dtm_from_fm.json").read_text())
     low, high = measured["interval_95"]
     shown = f"{measured['captions_satisfied']:.3f} ({low:.3f} to {high:.3f})"
-    assert f"| {shown} | `tmatch train shapes-dtm-from-fm" in README
+    assert f"| {shown} | `tmatch train shapes-dtm-from-fm" in RESULTS
 
 
-def test_the_readme_quotes_the_step_against_pixarts() -> None:
+def test_the_results_quote_the_step_against_pixarts() -> None:
     two, one = (
         json.loads((ROOT / "docs" / "results" / f"train_dit{which}.json").read_text())["sizes"]
         for which in ("", "_one_thread")
@@ -139,19 +167,19 @@ def test_the_readme_quotes_the_step_against_pixarts() -> None:
         measured = [(size["width"], size["text"]) for size in sizes]
         assert measured == [(384, 120), (384, 300), (768, 120), (1024, 120)]
     for size, ratio in ((two[0], "ratio"), (two[0], "ratio_trimmed"), (two[1], "ratio_to_padded")):
-        assert f"| {size['eager'][ratio]:.2f}; {size['compiled'][ratio]:.2f} |" in README
+        assert f"| {size['eager'][ratio]:.2f}; {size['compiled'][ratio]:.2f} |" in RESULTS
     processes = json.loads((ROOT / "docs" / "results" / "train_dit_two_processes.json").read_text())["sizes"]
     shares = [f"{size['eager']['share_of_matmul']:.1%}" for size in processes]
-    assert f"| {'; '.join(shares)} |" in README
+    assert f"| {'; '.join(shares)} |" in RESULTS
     for sizes in (two, one):
         shares = [f"{size['eager']['share_of_matmul']:.0%}" for size in (sizes[0], *sizes[2:])]
-        assert f"| {'; '.join(shares)} |" in README
+        assert f"| {'; '.join(shares)} |" in RESULTS
 
 
-def test_the_readme_quotes_processes_against_threads() -> None:
+def test_training_quotes_processes_against_threads() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "cpu_processes.json").read_text())
     ratios = [row["processes_over_threads"] for row in measured.values() if isinstance(row, dict)]
-    assert f"takes {min(ratios)} to {max(ratios)} times the steps of two threads" in README
+    assert f"takes {min(ratios)} to {max(ratios)} times the steps of two threads" in " ".join(TRAINING.split())
 
 
 def test_the_plans_tables_are_those_of_its_file(benchmark: Callable[[str], ModuleType]) -> None:
@@ -180,20 +208,20 @@ def test_the_family_is_what_was_measured(name: str, benchmark: Callable[[str], M
     assert (ROOT / "docs" / f"{name}.md").read_text() == benchmark("family").report(result)
 
 
-def test_the_readme_quotes_the_family() -> None:
+def test_the_results_quote_the_family() -> None:
     short, long = (
         {row["model"]: row for row in json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())["rows"]}
         for name in ("family", "family_full")
     )
     ends = [(row["captions_satisfied"], *row["interval_95"]) for row in (long["shapes-artm-3"], long["shapes-ar"])]
-    assert f"| {'; '.join(f'{share:.3f} ({low:.3f} to {high:.3f})' for share, low, high in ends)} |" in README
+    assert f"| {'; '.join(f'{share:.3f} ({low:.3f} to {high:.3f})' for share, low, high in ends)} |" in RESULTS
     kinds = (["shapes-artm-3", "shapes-fhtm-3"], ["shapes-artm-3-dependent", "shapes-fhtm-3-dependent"])
     shares = "; ".join(", ".join(f"{short[name]['captions_satisfied']:.3f}" for name in names) for names in kinds)
-    assert f"| {shares} |" in README
+    assert f"| {shares} |" in RESULTS
 
 
 def test_the_learning_tables_are_what_was_measured(benchmark: Callable[[str], ModuleType]) -> None:
-    """docs/learning.md is made from the results, and the README quotes them."""
+    """docs/learning.md is made from the results, and docs/results.md quotes them."""
     learning = benchmark("learning")
     result = json.loads(LEARNING.read_text())
     assert (ROOT / "docs" / "learning.md").read_text() == learning.report(result)
@@ -201,21 +229,88 @@ def test_the_learning_tables_are_what_was_measured(benchmark: Callable[[str], Mo
     quoted = [row for row in result["rows"] if (row["model"], row["steps"], row["head_steps"]) in settings]
     for row in [*quoted, *result["chosen"], *(row["withheld"] for row in result["chosen"])]:
         low, high = row["interval_95"]
-        assert f"{row['captions_satisfied']:.3f} ({low:.3f} to {high:.3f})" in README
+        assert f"{row['captions_satisfied']:.3f} ({low:.3f} to {high:.3f})" in RESULTS
 
 
-def test_the_readme_quotes_the_cost_of_a_training_step() -> None:
+def test_the_results_quote_the_cost_of_a_training_step() -> None:
     measured = json.loads((ROOT / "docs" / "results" / "train_step.json").read_text())["shapes-dtm-mean"]
     speed = f"{measured['images_a_second']:.0f} images/s, {measured['share_of_matmul']:.0%} of a matrix product's rate"
-    assert f"| {measured['beyond_the_networks']:.1%} of a step; {speed} |" in README
+    assert f"| {measured['beyond_the_networks']:.1%} of a step; {speed} |" in RESULTS
     assert measured["beyond_the_networks"] <= 0.05
 
 
-@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_the_readmes_code_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_compares_the_shipped_models() -> None:
+    """Flow matching is said to be ahead where it is, and DTM, at its best number of head steps, where that is."""
+    rows = json.loads(LEARNING.read_text())["rows"]
+    best = {
+        steps: [
+            max(row["captions_satisfied"] for row in rows if (row["model"], row["steps"]) == (model, steps))
+            for model in ("shapes-fm", "shapes-dtm-mean")
+        ]
+        for steps in (2, 4, 8, 16, 32)
+    }
+    assert all((fm > dtm) == (steps >= 4) for steps, (fm, dtm) in best.items())
+    said = " ".join(README.split())
+    assert f"satisfies {best[4][0]:.3f} of the captions against DTM's {best[4][1]:.3f} at 4 steps" in said
+    assert f"and {best[16][0]:.3f} against {best[16][1]:.3f} at 16" in said
+    assert f"DTM is ahead at 2 steps, {best[2][1]:.3f} against {best[2][0]:.3f}" in said
+
+
+def table(document: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading."""
+    block = document.split(f"\n{heading}\n")[1].split("\n|---")[1].split("\n\n")[0]
+    return [line.strip("| ").split(" | ") for line in block.splitlines()[1:]]
+
+
+def test_the_readmes_results_are_among_all() -> None:
+    quoted = table(README, "## Results")
+    assert len(quoted) >= 5
+    for _, result, command in quoted:
+        assert f"| {result} | {command}" in RESULTS
+
+
+def test_every_recipe_is_listed() -> None:
+    listed = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\|.*?\|", ALL_RECIPES, re.MULTILINE)))
+    assert sorted(listed) == sorted(RECIPES)
+
+
+@EACH
+def test_recipes_in_commands_exist(document: Path) -> None:
+    for name in re.findall(r"(?:tmatch (?:train|plan)|scripts/torchrun\.sh) ([a-z][\w-]*)", document.read_text()):
+        assert name in RECIPES, name
+
+
+def test_the_readmes_commands_follow_each_other() -> None:
+    """A folder is read after it was written, and written once."""
+    commands = re.findall(r"^    (?:\w+=\d+ )?((?:tmatch|scripts/torchrun\.sh|pip|make) .*)$", README, re.MULTILINE)
+    assert len(commands) > 15
+    made: set[str] = set()
+    for command in commands:
+        words = command.partition("  #")[0]
+        read = re.findall(
+            r"(?:--(?:model|start\.model|autoencoder|shards|data\.folder|config)|export|prepare) (\S+)", words
+        )
+        assert {name for name in read if name.startswith("runs/") or "/" not in name} <= made, command
+        written = re.findall(r"(?:--out|>) (\S+)", words)
+        new = [name for name in written if "--dry-run" not in words or name.endswith(".yaml")]
+        assert not made & set(new), command
+        made |= set(new)
+
+
+BLOCKS = [
+    pytest.param(code, id=f"{path.name}-{k}")
+    for path in DOCUMENTS
+    if path.name == "README.md" or path.parent.name == "docs"
+    for k, code in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_the_documents_code_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code.replace("range(200)", "range(2)"), "README.md", "exec"), {})
 
 
 if __name__ == "__main__":
-    (ROOT / "README.md").write_text(with_tree(README))
+    (ROOT / "docs" / "tree.md").write_text(with_tree(TREE, tree()))
+    (ROOT / "README.md").write_text(with_tree(README, folders()))
