@@ -14,7 +14,8 @@ from sources import Encoders, contents, encoded, folder_of, picture, preparation
 from tiny import save_text_encoder
 
 from tmatch.prepare import Preparation, ShardSet
-from tmatch.prepare.shards import NULL, AutoencoderIdentity, TextIdentity
+from tmatch.prepare.manifest import AutoencoderIdentity, TextIdentity
+from tmatch.prepare.shards import NULL
 from tmatch.pretrained import load_text_encoder
 from tmatch.pretrained.identity import Precision
 

@@ -13,7 +13,8 @@ import torch
 import tmatch as tm
 import tmatch.prepare.shards as module
 from tmatch.prepare import Crop, Manifest, Settings, ShardSet
-from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Samples, Shard, write
+from tmatch.prepare.manifest import Chunk, Shard
+from tmatch.prepare.shards import MANIFEST, NULL, Samples, write
 from tmatch.prepare.stream import Order, Stream, StreamedStates
 
 Process = multiprocessing.get_context("fork").Process

@@ -20,7 +20,8 @@ from tmatch.data.pictures import pixels, read_picture
 from tmatch.files import write_text
 from tmatch.prepare.batches import Batches, Picture
 from tmatch.prepare.crop import Size
-from tmatch.prepare.shards import MANIFEST, NULL, Chunk, Manifest, Samples, Settings, Shard, Skipped, is_whole, write
+from tmatch.prepare.manifest import Chunk, Manifest, Settings, Shard, Skipped
+from tmatch.prepare.shards import MANIFEST, NULL, Samples, is_whole, write
 from tmatch.prepare.source import Source
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.pretrained.identity import PRECISIONS

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tmatch.files import write_tensors, write_text
-from tmatch.prepare.shards import Identity
+from tmatch.prepare.manifest import Identity
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.recipes.autoencoder import COMMITTED
 from tmatch.recipes.generator import About

@@ -17,7 +17,8 @@ from tmatch.data.pictures import grid
 from tmatch.files import write_text
 from tmatch.model import Model
 from tmatch.patch import Patchify
-from tmatch.prepare.shards import MANIFEST, AutoencoderIdentity, Identity, ShardSet, TextIdentity
+from tmatch.prepare.manifest import AutoencoderIdentity, Identity, TextIdentity
+from tmatch.prepare.shards import MANIFEST, ShardSet
 from tmatch.prepare.stream import StreamedStates
 from tmatch.pretrained import load_autoencoder, load_text_encoder
 from tmatch.pretrained.identity import MissingExtra

@@ -1,0 +1,148 @@
+"""What shards are: by which encoders, of which source, and what became of its rows."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import field_validator
+
+from tmatch.prepare.crop import Crop
+from tmatch.pretrained.identity import Precision
+from tmatch.train.config import Strict
+
+
+class Identity(Strict):
+    """Which network it was: the digest is of its weights."""
+
+    name: str
+    precision: Precision
+    digest: str
+
+    def differs(self, other: Self) -> str:
+        """In what its answers are not those of another, in words; nothing where they are the same."""
+        shared = [name for name in type(self).model_fields if name not in ("name", "precision", "longest")]
+        own = "other weights" if self.precision == other.precision else f"{other.precision} for {self.precision}"
+        return " and ".join(
+            own if name == "digest" else f"another {name}"
+            for name in shared
+            if getattr(self, name) != getattr(other, name)
+        )
+
+
+class AutoencoderIdentity(Identity):
+    """Which autoencoder latents are of, and how they were scaled."""
+
+    channels: int
+    factor: int
+    scale: float
+    shift: float
+    codes: int | None = None
+
+
+class TextIdentity(Identity):
+    """Which text encoder conditions are of."""
+
+    width: int
+    longest: int
+
+
+class Settings(Strict):
+    """All that the bytes of a shard depend on; and a note on the licence, and where encoders were."""
+
+    source: str
+    contents: str = ""  # a digest of what the source lists
+    rows: int
+    crop: Crop
+    autoencoder: AutoencoderIdentity
+    text: TextIdentity
+    dtype: Precision
+    chunk: int
+    batch: int
+    licence: str
+
+    @field_validator("source")
+    @classmethod
+    def _plain(cls, source: str) -> str:
+        """A folder is the same with a slash behind it."""
+        return str(Path(source))
+
+    def differs(self, other: Self) -> list[str]:
+        """The settings that would give other bytes."""
+        mine, others = self._essence(), other._essence()
+        return [key for key in mine if mine[key] != others[key]]
+
+    def digest(self) -> str:
+        """Of all that bytes depend on."""
+        return hashlib.sha256(json.dumps(self._essence(), sort_keys=True).encode()).hexdigest()
+
+    def _essence(self) -> dict[str, Any]:
+        """All but a note, and where encoders were."""
+        return self.model_dump(mode="json", exclude={"licence": True, "autoencoder": {"name"}, "text": {"name"}})
+
+
+class Shard(Strict):
+    """One file: samples of one size."""
+
+    file: str
+    samples: int
+    size: tuple[int, int]  # of the latents
+    sha256: str
+
+
+class Skipped(Strict):
+    """A row that could not be used."""
+
+    row: int
+    key: str
+    reason: str
+
+
+class Chunk(Strict):
+    """What became of a stretch of rows."""
+
+    settings: str = ""  # their digest; chunks of before do not say
+    shards: tuple[Shard, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    captions: int = 0
+    captions_cut: int = 0  # longer than the text encoder reads
+
+
+class Manifest(Strict):
+    """What a folder of shards holds."""
+
+    version: Literal[1] = 1
+    settings: Settings
+    samples: int
+    captions: int
+    captions_cut: int
+    skipped: int
+    null: str  # checksum of the empty caption's file
+    shards: tuple[Shard, ...]
+
+    def sizes(self) -> Counter[tuple[int, int]]:
+        """How many samples there are of each size of latents."""
+        sizes: Counter[tuple[int, int]] = Counter()
+        for shard in self.shards:
+            sizes[shard.size] += shard.samples
+        return sizes
+
+    def contents(self) -> str:
+        """A digest of all samples."""
+        return hashlib.sha256("".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
+
+    @classmethod
+    def of(cls, settings: Settings, chunks: Sequence[Chunk], null: str) -> "Manifest":
+        """The sum of all chunks."""
+        shards = tuple(shard for chunk in chunks for shard in chunk.shards)
+        return cls(
+            settings=settings,
+            samples=sum(shard.samples for shard in shards),
+            captions=sum(chunk.captions for chunk in chunks),
+            captions_cut=sum(chunk.captions_cut for chunk in chunks),
+            skipped=sum(len(chunk.skipped) for chunk in chunks),
+            null=null,
+            shards=shards,
+        )
