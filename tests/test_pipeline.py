@@ -80,6 +80,25 @@ def test_a_card_says_what_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "third" / "README.md").read_text().startswith("---\nlibrary_name: tmatch")
 
 
+def test_what_a_full_disk_cut_is_exported_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["export", "shapes-fm", "--out", str(tmp_path / "mine")]
+
+    def full(_: object, file: Path) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk, pytest.raises(SystemExit, match="2"):
+        disk.setattr("tmatch.files.save_file", full)
+        main(command)
+    assert f"{tmp_path / 'mine'} could not be written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [], "nothing half-written stays"
+    (tmp_path / "mine").mkdir()
+    main(command)
+    open_model(str(tmp_path / "mine"))
+
+
 @pytest.fixture
 def run_on_shards(tmp_path: Path) -> Path:
     """A run whose encoders are folders of this machine."""
