@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import save_kl_autoencoder, save_text_encoder
+from tiny import save_kl_autoencoder, save_text_encoder, tiny_autoencoder
 
 from tmatch.app.cli import main
 from tmatch.pipeline import Pipeline
-from tmatch.recipes.export import export
+from tmatch.pretrained import digest, load_autoencoder
+from tmatch.recipes.export import export, forget
 from tmatch.recipes.models import MODELS, load_model, open_model
 
 
@@ -121,6 +122,8 @@ def test_encoders_that_nobody_else_has_go_along(run_on_shards: Path) -> None:
     folder, how = run_on_shards, {"num_inference_steps": 1, "head_steps": 1}
     before = Pipeline.from_pretrained(folder / "run")("a red square", **how).tensors
     Pipeline.from_pretrained(folder / "run").save_pretrained(folder / "mine")
+    told = [file for file in (folder / "mine").rglob("*.*") if str(folder).encode() in file.read_bytes()]
+    assert not told, "where they were is nobody's business"
     for gone in ("kl", "text", "run", "shards"):
         shutil.rmtree(folder / gone)
     assert torch.equal(Pipeline.from_pretrained(folder / "mine")("a red square", **how).tensors, before)
@@ -130,6 +133,20 @@ def test_encoders_that_nobody_else_has_go_along(run_on_shards: Path) -> None:
     save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
     with pytest.raises(ValueError, match="has other weights than the model was trained with"):
         Pipeline.from_pretrained(folder / "mine")
+
+
+def test_a_tiny_autoencoder_that_goes_along_is_read_without_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("diffusers.configuration_utils.logger.warning", said.append)
+    network = tiny_autoencoder()
+    network.save_pretrained(tmp_path)
+    load_autoencoder(str(tmp_path))
+    assert len(said) == 1, "or diffusers no longer writes what it does not read"
+    forget(tmp_path / "config.json", type(network))
+    assert digest(load_autoencoder(str(tmp_path)).network) == digest(network)
+    assert len(said) == 1
 
 
 def test_the_hub_is_asked_for_data_and_never_for_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """A model as a folder of its own: its configuration, its weights, a card, and the encoders that nobody else has."""
 
+import inspect
 import json
 import shutil
 from collections.abc import Iterator
@@ -77,9 +78,17 @@ def _bundle(opened: Opened, about: AboutShards, out: Path) -> None:
     assert isinstance(text, PretrainedText)
     if _is_local(about.autoencoder, opened.folder / AUTOENCODER):
         autoencoder.network.save_pretrained(out / AUTOENCODER)
+        forget(out / AUTOENCODER / "config.json", type(autoencoder.network))
     if _is_local(about.text, opened.folder / TEXT):
         text.network.save_pretrained(out / TEXT)
         text.tokenizer.save_pretrained(out / TEXT)
+
+
+def forget(file: Path, kind: type) -> None:
+    """Leave out of a configuration where its network was, and what diffusers writes of it but does not read."""
+    known, config = inspect.signature(kind).parameters, json.loads(file.read_text())
+    kept = {key: x for key, x in config.items() if key in known or key in ("_class_name", "_diffusers_version")}
+    write_text(file, json.dumps(kept, indent=2) + "\n")
 
 
 def _is_local(encoder: Identity, bundled: Path) -> bool:
