@@ -141,6 +141,17 @@ def copy_autoencoder(name: str, out: Path) -> None:
     draft.rename(out / "autoencoder")
 
 
+def require_same_autoencoder(name: str, out: Path) -> None:
+    """Refuse to go on with another autoencoder than the one the run in `out` began with, and keeps."""
+    newest = checkpoint.latest(out)
+    settings = {} if newest is None else checkpoint.record(newest).get("settings")
+    then = settings.get("autoencoder", name) if isinstance(settings, dict) else name
+    if then != name:
+        raise ValueError(
+            f"{out} holds a run with another autoencoder, '{then}' and not '{name}'; give that one, or a new folder."
+        )
+
+
 def require_finished(folder: Path) -> None:
     """Refuse a folder that is not that of an autoencoder."""
     for file in ("recipe.json", WEIGHTS):

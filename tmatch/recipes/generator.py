@@ -18,7 +18,7 @@ from tmatch.files import write_text
 from tmatch.model import Model
 from tmatch.patch import Patchify
 from tmatch.pretrained.identity import digest
-from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
+from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder, require_same_autoencoder
 from tmatch.recipes.base import Expected, Shape, Sizes, TrainedRecipe
 from tmatch.recipes.settings import AnyData, Data, Split
 from tmatch.sample import TextToImage
@@ -75,6 +75,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         The answer is None where the run was interrupted; the same call goes on. Of several processes one measures.
         """
         checkpoint.require_free(out)
+        require_same_autoencoder(self.autoencoder, out)
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
         processes, device = self.train.processes(), self.train.place()
