@@ -49,7 +49,9 @@ class StartSettings(Strict):
             taken = self._take(task, self.model)
             if first:
                 write_text(kept, json.dumps(taken, indent=1) + "\n")
-                print(f"tmatch: {len(taken)} weights of {self.model} are taken, the rest is new", file=sys.stderr)
+                whole = len(taken) == len(task.state_dict())
+                said = f"all {len(taken)} weights are taken from" if whole else f"{len(taken)} weights are taken from"
+                print(f"tmatch: {said} {self.model}{'' if whole else ', the rest is new'}", file=sys.stderr)
         self._hold(task, taken, task.model.kernel.backbone, seed)
 
     def rehearse(self, model: Model) -> None:
@@ -84,7 +86,9 @@ class StartSettings(Strict):
         from tmatch.recipes.models import read_model  # which knows every recipe, hence this module
 
         _, about, weights = read_model(name)
-        return take(task, getattr(about, "vocabulary", ()), weights, name)
+        backbone = about.recipe.backbone
+        sizes = [f"--backbone.{size} {getattr(backbone, size)}" for size in ("kind", "width", "depth", "heads")]
+        return take(task, getattr(about, "vocabulary", ()), weights, name, " ".join(sizes))
 
 
 def _kept(file: Path) -> list[str]:
@@ -98,10 +102,11 @@ def _kept(file: Path) -> list[str]:
     return [str(name) for name in names]
 
 
-def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: str) -> list[str]:
+def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: str, sizes: str) -> list[str]:
     """Copy every weight that has the same name and shape, all of the backbone's among them; their names.
 
-    Words are left out of these where some are new, and have yet to be learnt.
+    Words are left out of these where some are new, and have yet to be learnt. A backbone that does not fit is refused
+    with the `sizes` that would.
     """
     own = task.state_dict()
     new = _same_words(task.encoder, vocabulary, own, theirs)
@@ -113,7 +118,7 @@ def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: 
         there = f"is {_shape(theirs[layer])} there" if layer in theirs else "is not there"
         raise ValueError(
             f"{name} has another backbone ({layer.removeprefix(prefix)} {there}, and {_shape(own[layer])} here); give "
-            "the recipe the sizes of its backbone and of its data, or train anew."
+            f"the recipe the sizes of its backbone, {sizes}, and data like its own, or train anew."
         )
     task.load_state_dict(fit, strict=False)
     return sorted(fit.keys() - {WORDS}) if new else sorted(fit)
