@@ -90,9 +90,10 @@ def test_what_a_full_disk_cut_is_exported_by_the_same_command(
         file.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as disk, pytest.raises(SystemExit, match="2"):
+    with monkeypatch.context() as disk:
         disk.setattr("tmatch.files.save_file", full)
-        main(command)
+        with pytest.raises(SystemExit, match="2"):
+            main(command)
     assert f"{tmp_path / 'mine'} could not be written" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "nothing half-written stays"
     (tmp_path / "mine").mkdir()

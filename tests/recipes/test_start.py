@@ -186,7 +186,9 @@ def test_what_does_not_go_together_is_refused(flow: Path, tmp_path: Path) -> Non
     wider = recipe("fm", model=str(flow)).model_copy(update={"backbone": BackboneSettings(width=32, depth=1, heads=2)})
     with pytest.raises(ValueError, match=r"has another backbone \(.* is .*16.* there, and .*32.* here\)") as refused:
         wider.run(tmp_path / "wider")
-    assert "--backbone.kind dit --backbone.width 16 --backbone.depth 1 --backbone.heads 2, and data" in str(refused.value)
+    assert "--backbone.kind dit --backbone.width 16 --backbone.depth 1 --backbone.heads 2, and data" in str(
+        refused.value
+    )
     with pytest.raises(ValueError, match="nothing is left to train"):
         recipe("fm", model=str(flow), freeze=True).run(tmp_path / "frozen")
     with pytest.raises(ValueError, match="There is no model 'shapes-fn'"):

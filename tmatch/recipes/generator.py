@@ -16,6 +16,7 @@ from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
 from tmatch.files import write_text
 from tmatch.model import Model
+from tmatch.noise import initial_weights
 from tmatch.patch import Patchify
 from tmatch.pretrained.identity import digest
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder, require_same_autoencoder
@@ -50,8 +51,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
     def build(self, codec: Codec, shape: Shape, vocabulary: tuple[str, ...]) -> TextToImage:
         """The networks, with weights from the seed; `shape` is that of a state."""
         text = self.text
-        with torch.random.fork_rng():  # the caller's own generator stays as it is
-            torch.manual_seed(self.train.seed)
+        with initial_weights(self.train.seed):
             encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
             model = self.network(shape, text.width, codec.codes)
         return TextToImage(model, encoder, codec, shape, [shape[:2]])

@@ -16,6 +16,7 @@ from tmatch.data import Codec, InMemory
 from tmatch.data.pictures import grid
 from tmatch.files import write_text
 from tmatch.model import Model
+from tmatch.noise import initial_weights
 from tmatch.patch import Patchify
 from tmatch.prepare.shards import MANIFEST, AutoencoderIdentity, Identity, ShardSet, TextIdentity
 from tmatch.prepare.stream import StreamedStates
@@ -56,8 +57,7 @@ class ShardRecipe(TrainedRecipe):
         device, encoder = self.train.place(), EmbeddedText(training.null())
         held_out = None if validation is None else self._held_out(validation, self.validation_images, device)
         shown = held_out or self._held_out(training, PREVIEWS, device)
-        with torch.random.fork_rng():  # the caller's own generator stays as it is
-            torch.manual_seed(self.train.seed)
+        with initial_weights(self.train.seed):
             model = self.network(about.shape, encoder.width, about.autoencoder.codes)
         states = StreamedStates(
             self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device, *place_of_process()
@@ -178,7 +178,7 @@ class AboutShards(Strict):
         with _looking_for(folder, TEXT, self.text.name) as name:
             encoder = load_text_encoder(name, self.text.longest, self.text.precision)
         _require_same(self.text, TextIdentity(**encoder.identity()))
-        with torch.random.fork_rng():  # the caller's own generator stays as it is
+        with initial_weights(self.recipe.train.seed):
             model = self.network(folder)
         return TextToImage(model, encoder, self.codec(folder), self.shape, self.grids)
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from tmatch.files import write_text
 from tmatch.model import Model
+from tmatch.noise import initial_weights
 from tmatch.text import TextEncoder, WordEncoder
 from tmatch.train import GeneratorTask, checkpoint
 from tmatch.train.config import Strict
@@ -77,8 +77,7 @@ class StartSettings(Strict):
         if not any(parameter.requires_grad for parameter in task.parameters()):
             raise ValueError(f"{self.model} fits whole, and with start.freeze nothing is left to train; leave it out.")
         if self.lora:
-            with torch.random.fork_rng():  # the caller's own generator stays as it is
-                torch.manual_seed(seed)
+            with initial_weights(seed):
                 _adapt(backbone, self.lora)
 
     @staticmethod
