@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -172,30 +173,80 @@ def test_the_hub_is_asked_for_data_and_never_for_code(tmp_path: Path, monkeypatc
 
 def test_what_is_not_on_the_hub_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ValueError, match="There is no model 'someone/nothing' of the hub to be had"):
+    with pytest.raises(ValueError, match="no model 'someone/nothing' of the hub on this machine, and the hub cannot"):
         Pipeline.from_pretrained("someone/nothing", local_files_only=True)
+    for path in ("/nope", "./nope", "../nope", "~/nope", str(tmp_path / "nope")):
+        with pytest.raises(ValueError, match=f"There is no folder {path}; give the folder of a model"):
+            Pipeline.from_pretrained(path)
     with pytest.raises(ValueError, match="There is no model 'shapes-fmm'"):
         Pipeline.from_pretrained("shapes-fmm")
 
 
+def test_encoders_of_the_hub_are_asked_for_as_the_model_is(
+    run_on_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from diffusers import AutoencoderKL
+    from transformers import AutoConfig, AutoTokenizer, T5EncoderModel
+
+    asked: list[tuple[object, object]] = []
+
+    def watched(kind: type, method: str) -> None:
+        before = getattr(kind, method).__func__
+
+        def watch(cls: type, name: str, *given: object, **how: object) -> object:
+            asked.append((how.get("token"), how.get("local_files_only")))
+            return before(cls, name, *given, **how)
+
+        monkeypatch.setattr(kind, method, classmethod(watch))
+
+    for kind in (AutoConfig, AutoTokenizer, T5EncoderModel, AutoencoderKL):
+        watched(kind, "from_pretrained")
+    watched(AutoencoderKL, "load_config")
+    Pipeline.from_pretrained(run_on_shards / "run", token="of mine", local_files_only=True)
+    assert len(asked) >= 5
+    assert set(asked) == {("of mine", True)}
+
+
+class Hub:
+    """Stands for the hub's API, and remembers what was sent."""
+
+    sent: ClassVar[dict[str, object]] = {}
+    private = True
+
+    def __init__(self, token: str | None) -> None:
+        self.sent["token"] = token
+
+    def create_repo(self, name: str, **how: object) -> None:
+        self.sent.update(how)
+
+    def model_info(self, name: str) -> "Hub":
+        return self
+
+    def upload_folder(self, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> str:
+        self.sent["files"] = {path.name for path in folder_path.iterdir()}
+        return f"there/{repo_id}"
+
+
+def test_what_is_private_is_not_put_where_all_can_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr(Hub, "private", False)
+    monkeypatch.setattr(Hub, "sent", {})
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "shapes-fm", "--out", str(tmp_path / "mine"), "--push", "someone/shapes", "--private"])
+    said = capsys.readouterr().err
+    assert "someone/shapes is on the hub already, and public; make it private there, or give a new name." in said
+    assert "hf upload" not in said, "which would put it there"
+    assert "files" not in Hub.sent
+    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes") == "there/someone/shapes"
+
+
 def test_a_model_is_put_on_the_hub_with_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = {}
-
-    class Api:
-        def __init__(self, token: str | None) -> None:
-            sent["token"] = token
-
-        def create_repo(self, name: str, **how: object) -> None:
-            sent.update(how)
-
-        def upload_folder(self, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> str:
-            sent["files"] = {path.name for path in folder_path.iterdir()}
-            return f"there/{repo_id}"
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
     assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes", private=True) == "there/someone/shapes"
-    assert sent["private"] is True
-    assert sent["files"] == {"model.json", "model.safetensors", "README.md"}
+    assert Hub.sent["private"] is True
+    assert Hub.sent["files"] == {"model.json", "model.safetensors", "README.md"}
 
 
 def test_a_model_that_cannot_be_put_on_the_hub_is_still_there(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from tmatch.data.pictures import to_image
-from tmatch.pretrained.hub import download, upload
+from tmatch.pretrained.hub import Access, download, require_there, upload
 from tmatch.recipes.export import export
 from tmatch.recipes.models import HUB, MODELS, Opened, open_model
 from tmatch.sample import Evaluations
@@ -42,13 +42,14 @@ class Pipeline:
     ) -> Self:
         """A model that comes with the package, the folder of a run or of an export, or `owner/name` of the hub.
 
-        No code of it is run; weights are safetensors.
+        No code of it is run; weights are safetensors. Its encoders are asked for as it is itself.
         """
-        name = str(name)
+        name, access = str(name), Access(token, local_files_only)
+        require_there("a model", name)
         of_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
         if of_hub or name.startswith(HUB):
-            name = str(download(name.removeprefix(HUB), revision, token, local_files_only))
-        return cls(open_model(name))
+            name = str(download(name.removeprefix(HUB), revision, access))
+        return cls(open_model(name, access))
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write configuration, weights and a card to a new folder."""

@@ -18,6 +18,7 @@ from tmatch.files import write_text
 from tmatch.model import Model
 from tmatch.noise import initial_weights
 from tmatch.patch import Patchify
+from tmatch.pretrained.hub import Access
 from tmatch.pretrained.identity import digest
 from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder, require_same_autoencoder
 from tmatch.recipes.base import Expected, Shape, Sizes, TrainedRecipe
@@ -144,8 +145,8 @@ class About(Strict):
     vocabulary: tuple[str, ...]
     autoencoder: str | None = None  # its identity; none without one, or where the model is older than this
 
-    def pipeline(self, folder: Path) -> TextToImage:
-        """The networks of the run in a folder, with other weights."""
+    def pipeline(self, folder: Path, access: Access = Access()) -> TextToImage:
+        """The networks of the run in a folder, with other weights; all of them are there, and the hub is not asked."""
         codec = self.recipe.codec(folder)
         if self.autoencoder not in (None, identity(codec)):
             raise ValueError(
