@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tiny import save_kl_autoencoder, save_text_encoder, tiny_autoencoder
 
 from tmatch.app.cli import main
+from tmatch.data.pictures import to_image
 from tmatch.pipeline import Pipeline
 from tmatch.pretrained import digest, load_autoencoder
 from tmatch.recipes.export import export, forget
@@ -59,9 +60,54 @@ def test_what_it_cannot_take_is_said_by_its_own_names() -> None:
         pipe("a red circle", num_inference_steps=0)
     with pytest.raises(ValueError, match=r"^guidance_scale: .* number"):
         pipe("a red circle", guidance_scale="much")
+    for prompt in (None, 5):
+        with pytest.raises(ValueError, match=f"A prompt is a text, or several are a list of them; got {prompt}"):
+            pipe(prompt)
+    for seed, count in (([1, 2], 1), ([], 1), ([1], 2)):
+        with pytest.raises(ValueError, match=f"There are {len(seed)} seeds for {count} pictures; give one number"):
+            pipe(["a red circle"] * count, seed=seed)
+    for seed in (1.5, "1", ["x"]):
+        with pytest.raises(ValueError, match="A seed is a whole number; got"):
+            pipe(["a red circle"], seed=seed)
+    with pytest.raises(ValueError, match="A seed and a generator say the same"):
+        pipe("a red circle", seed=1, generator=torch.Generator())
+    for generator in (5, [5]):
+        with pytest.raises(ValueError, match=r"A generator is a torch\.Generator, or one for each picture; got 5"):
+            pipe("a red circle", generator=generator)
+    with pytest.raises(ValueError, match="output_type is one of pil, pt, np; got 'jpg'"):
+        pipe("a red circle", output_type="jpg")
     for prompts in ({"prompt": [None]}, {"prompt": "a red circle", "negative_prompt": ["a square"]}):
         with pytest.raises(ValueError, match="A prompt is a text; got"):
             pipe(**prompts)
+
+
+def test_a_generator_is_the_seed_it_began_with_and_a_list_has_one_for_each() -> None:
+    pipe, began = Pipeline.from_pretrained("shapes-fm"), [torch.Generator().manual_seed(seed) for seed in (7, 3)]
+    both, how = ["a red circle", "a blue square"], {"num_inference_steps": 1}
+    listed = pipe(both, seed=[7, 3], **how).tensors
+    assert torch.equal(pipe(both, generator=began, **how).tensors, listed)
+    assert torch.equal(pipe(both, generator=began[0], **how).tensors, pipe(both, seed=7, **how).tensors)
+    torch.testing.assert_close(pipe(both[1], seed=3, **how).tensors[0], listed[1], rtol=0, atol=1e-5)
+
+
+def test_pictures_come_as_they_are_asked_for() -> None:
+    pipe = Pipeline.from_pretrained("shapes-fm")
+    pil, pt, np = (
+        pipe("a red circle", width=48, num_inference_steps=1, output_type=kind) for kind in ("pil", "pt", "np")
+    )
+    assert torch.equal(pt.images, pil.tensors)
+    assert np.images.shape == (1, 32, 48, 3)
+    assert torch.equal(torch.from_numpy(np.images).movedim(-1, 1), pt.images)
+    assert pil.images[0].tobytes() == to_image(pt.images[0]).tobytes()
+
+
+def test_a_device_that_is_not_there_is_said() -> None:
+    pipe = Pipeline.from_pretrained("shapes-fm")
+    assert pipe.to("cpu").to(torch.device("cpu")) is pipe
+    missing = ["cpu:3", "cuda:99", "nowhere", "meta"] + ([] if torch.cuda.is_available() else ["cuda"])
+    for device in missing:
+        with pytest.raises(ValueError, match=f"This machine has no '{device}' device; use 'auto' or 'cpu'"):
+            pipe.to(device)
 
 
 def test_a_card_says_what_it_is(tmp_path: Path) -> None:
