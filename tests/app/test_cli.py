@@ -212,7 +212,7 @@ def test_a_config_counts_wherever_it_stands(tmp_path: Path) -> None:
         (["train", "shapes-dtm", "--out", "/proc/nowhere/run", *SMALL], ["/proc/nowhere"]),
         (["train", "shapes-dtm"], ["--out"]),
         (["train", "shapes-dtm", "--out", "x", "--config", "none.yaml"], ["no file none.yaml"]),
-        (["train", "folder-dtm", "--out", "x", "--data.folder", "nowhere"], ["nowhere has no metadata.jsonl"]),
+        (["train", "folder-dtm", "--out", "x", "--data.folder", "nowhere"], ["There is no folder nowhere"]),
         (["train", "shapes-dtm", "--out", "x", *SMALL, "--train.steps", "2", "--train.accumulate", "3"], ["3 parts"]),
         (["varants"], ["no command 'varants' (did you mean 'variants'?)"]),
         (["generate", "a circle", "--out", "x.jpg"], ["written as PNG; call it x.png"]),
