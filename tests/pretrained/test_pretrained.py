@@ -160,6 +160,9 @@ def test_a_caption_has_the_same_condition_in_any_company(tmp_path: Path) -> None
     assert encoder.remarks(["a", long := "a red square on a blue circle"]) == [
         f"the model reads the first 4 tokens of a prompt: {long!r}."
     ]
+    assert encoder.remarks(["a red " * 1000]) == [
+        f"the model reads the first 4 tokens of a prompt: {('a red ' * 10)[:57] + '...'!r}."
+    ]
     alone, together = encoder(["a red circle"]), encoder(["a red circle", "a", "two blue square of a red circle"])
     torch.testing.assert_close(together.tokens[:1, :4], alone.tokens)
     assert together.mask.sum(1).tolist() == [4, 2, 4]  # with the mark that ends every caption; the last is cut

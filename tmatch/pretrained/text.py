@@ -11,6 +11,7 @@ from tmatch.condition import Condition
 from tmatch.pretrained.hub import Access, require_there, unavailable
 from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra, first_line
 from tmatch.text import TextEncoder
+from tmatch.text.base import shortened
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -51,7 +52,7 @@ class PretrainedText(TextEncoder):
 
     def remarks(self, prompts: Sequence[str]) -> list[str]:
         long = [prompt for prompt in prompts if self.length(prompt) > self.longest]
-        return [f"the model reads the first {self.longest} tokens of a prompt: {long[0]!r}."] if long else []
+        return [f"the model reads the first {self.longest} tokens of a prompt: {shortened(long[0])!r}."] if long else []
 
     @torch.no_grad()
     def forward(self, captions: Sequence[str]) -> Condition:
