@@ -33,3 +33,31 @@ def test_what_fails_leaves_the_file_before_and_no_draft(tmp_path: Path, monkeypa
         files.write_tensors(picture, {})
     assert picture.read_bytes() == before
     assert list(tmp_path.iterdir()) == [picture]
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
+def test_a_folder_is_written_whole_or_not_at_all(there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "new" / "folder"
+    if there:
+        folder.mkdir(parents=True)
+        monkeypatch.chdir(folder)
+
+    def write(fail: bool) -> None:
+        with files.drafted_folder(folder) as draft:
+            (draft / "part").mkdir()
+            (draft / "part" / "file").write_text("whole")
+            if fail:
+                raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"new/folder could not be written .*No space left.*; make room, and the same"):
+        write(fail=True)
+    assert files.is_free(folder)
+    assert [found.name for found in folder.parent.iterdir()] == ["folder"] * there
+    for left in (folder.with_name(".folder.writing"), *([folder / ".writing"] if there else [])):
+        left.mkdir()
+        (left / "half").touch()
+    assert files.is_free(folder)
+    write(fail=False)
+    assert not files.is_free(folder)
+    assert [found for found in folder.rglob("*") if found.is_file()] == [folder / "part" / "file"]
+    assert Path.cwd().exists(), "an empty folder that somebody stands in stays"

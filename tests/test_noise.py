@@ -4,6 +4,7 @@ import torch
 from laws import normal_cdf
 
 from tmatch import Noise
+from tmatch.noise import initial_weights
 
 
 def test_a_stream_does_not_depend_on_its_batch() -> None:
@@ -73,3 +74,16 @@ def test_integers_of_any_kind_are_seeds() -> None:
     wide = Noise([3, 4]).normal(2)
     assert torch.equal(Noise(torch.tensor([3, 4], dtype=torch.int32)).normal(2), wide)
     assert torch.equal(Noise(np.array([3, 4])).normal(2), wide)
+
+
+def test_initial_weights_come_from_the_seed_and_wake_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine of two GPUs, where to look at a generator is to begin with its device."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for asked in ("get_rng_state", "set_rng_state", "manual_seed_all"):
+        monkeypatch.setattr(f"torch.cuda.{asked}", lambda *_: pytest.fail("a GPU was touched"))
+    before, drawn = torch.get_rng_state(), []
+    for _ in range(2):
+        with initial_weights(3):
+            drawn.append(torch.nn.Linear(2, 2).weight)
+    assert torch.equal(*drawn)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -3,15 +3,18 @@
 import json
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import save_kl_autoencoder, save_text_encoder
+from tiny import save_kl_autoencoder, save_text_encoder, tiny_autoencoder
 
 from tmatch.app.cli import main
+from tmatch.data.pictures import to_image
 from tmatch.pipeline import Pipeline
-from tmatch.recipes.export import export
+from tmatch.pretrained import digest, load_autoencoder
+from tmatch.recipes.export import export, forget
 from tmatch.recipes.models import MODELS, load_model, open_model
 
 
@@ -57,9 +60,54 @@ def test_what_it_cannot_take_is_said_by_its_own_names() -> None:
         pipe("a red circle", num_inference_steps=0)
     with pytest.raises(ValueError, match=r"^guidance_scale: .* number"):
         pipe("a red circle", guidance_scale="much")
+    for prompt in (None, 5):
+        with pytest.raises(ValueError, match=f"A prompt is a text, or several are a list of them; got {prompt}"):
+            pipe(prompt)
+    for seed, count in (([1, 2], 1), ([], 1), ([1], 2)):
+        with pytest.raises(ValueError, match=f"There are {len(seed)} seeds for {count} pictures; give one number"):
+            pipe(["a red circle"] * count, seed=seed)
+    for seed in (1.5, "1", ["x"]):
+        with pytest.raises(ValueError, match="A seed is a whole number; got"):
+            pipe(["a red circle"], seed=seed)
+    with pytest.raises(ValueError, match="A seed and a generator say the same"):
+        pipe("a red circle", seed=1, generator=torch.Generator())
+    for generator in (5, [5]):
+        with pytest.raises(ValueError, match=r"A generator is a torch\.Generator, or one for each picture; got 5"):
+            pipe("a red circle", generator=generator)
+    with pytest.raises(ValueError, match="output_type is one of pil, pt, np; got 'jpg'"):
+        pipe("a red circle", output_type="jpg")
     for prompts in ({"prompt": [None]}, {"prompt": "a red circle", "negative_prompt": ["a square"]}):
         with pytest.raises(ValueError, match="A prompt is a text; got"):
             pipe(**prompts)
+
+
+def test_a_generator_is_the_seed_it_began_with_and_a_list_has_one_for_each() -> None:
+    pipe, began = Pipeline.from_pretrained("shapes-fm"), [torch.Generator().manual_seed(seed) for seed in (7, 3)]
+    both, how = ["a red circle", "a blue square"], {"num_inference_steps": 1}
+    listed = pipe(both, seed=[7, 3], **how).tensors
+    assert torch.equal(pipe(both, generator=began, **how).tensors, listed)
+    assert torch.equal(pipe(both, generator=began[0], **how).tensors, pipe(both, seed=7, **how).tensors)
+    torch.testing.assert_close(pipe(both[1], seed=3, **how).tensors[0], listed[1], rtol=0, atol=1e-5)
+
+
+def test_pictures_come_as_they_are_asked_for() -> None:
+    pipe = Pipeline.from_pretrained("shapes-fm")
+    pil, pt, np = (
+        pipe("a red circle", width=48, num_inference_steps=1, output_type=kind) for kind in ("pil", "pt", "np")
+    )
+    assert torch.equal(pt.images, pil.tensors)
+    assert np.images.shape == (1, 32, 48, 3)
+    assert torch.equal(torch.from_numpy(np.images).movedim(-1, 1), pt.images)
+    assert pil.images[0].tobytes() == to_image(pt.images[0]).tobytes()
+
+
+def test_a_device_that_is_not_there_is_said() -> None:
+    pipe = Pipeline.from_pretrained("shapes-fm")
+    assert pipe.to("cpu").to(torch.device("cpu")) is pipe
+    missing = ["cpu:3", "cuda:99", "nowhere", "meta"] + ([] if torch.cuda.is_available() else ["cuda"])
+    for device in missing:
+        with pytest.raises(ValueError, match=f"This machine has no '{device}' device; use 'auto' or 'cpu'"):
+            pipe.to(device)
 
 
 def test_a_card_says_what_it_is(tmp_path: Path) -> None:
@@ -78,6 +126,26 @@ def test_a_card_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine" / "README.md").write_text("notes of somebody")
     main(["export", str(tmp_path / "mine"), "--out", str(tmp_path / "third")])
     assert (tmp_path / "third" / "README.md").read_text().startswith("---\nlibrary_name: tmatch")
+
+
+def test_what_a_full_disk_cut_is_exported_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["export", "shapes-fm", "--out", str(tmp_path / "mine")]
+
+    def full(_: object, file: Path) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("tmatch.files.save_file", full)
+        with pytest.raises(SystemExit, match="2"):
+            main(command)
+    assert f"{tmp_path / 'mine'} could not be written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [], "nothing half-written stays"
+    (tmp_path / "mine").mkdir()
+    main(command)
+    open_model(str(tmp_path / "mine"))
 
 
 @pytest.fixture
@@ -102,6 +170,8 @@ def test_encoders_that_nobody_else_has_go_along(run_on_shards: Path) -> None:
     folder, how = run_on_shards, {"num_inference_steps": 1, "head_steps": 1}
     before = Pipeline.from_pretrained(folder / "run")("a red square", **how).tensors
     Pipeline.from_pretrained(folder / "run").save_pretrained(folder / "mine")
+    told = [file for file in (folder / "mine").rglob("*.*") if str(folder).encode() in file.read_bytes()]
+    assert not told, "where they were is nobody's business"
     for gone in ("kl", "text", "run", "shards"):
         shutil.rmtree(folder / gone)
     assert torch.equal(Pipeline.from_pretrained(folder / "mine")("a red square", **how).tensors, before)
@@ -111,6 +181,20 @@ def test_encoders_that_nobody_else_has_go_along(run_on_shards: Path) -> None:
     save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
     with pytest.raises(ValueError, match="has other weights than the model was trained with"):
         Pipeline.from_pretrained(folder / "mine")
+
+
+def test_a_tiny_autoencoder_that_goes_along_is_read_without_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("diffusers.configuration_utils.logger.warning", said.append)
+    network = tiny_autoencoder()
+    network.save_pretrained(tmp_path)
+    load_autoencoder(str(tmp_path))
+    assert len(said) == 1, "or diffusers no longer writes what it does not read"
+    forget(tmp_path / "config.json", type(network))
+    assert digest(load_autoencoder(str(tmp_path)).network) == digest(network)
+    assert len(said) == 1
 
 
 def test_the_hub_is_asked_for_data_and_never_for_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,30 +219,80 @@ def test_the_hub_is_asked_for_data_and_never_for_code(tmp_path: Path, monkeypatc
 
 def test_what_is_not_on_the_hub_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ValueError, match="There is no model 'someone/nothing' of the hub to be had"):
+    with pytest.raises(ValueError, match="no model 'someone/nothing' of the hub on this machine, and the hub cannot"):
         Pipeline.from_pretrained("someone/nothing", local_files_only=True)
+    for path in ("/nope", "./nope", "../nope", "~/nope", str(tmp_path / "nope")):
+        with pytest.raises(ValueError, match=f"There is no folder {path}; give the folder of a model"):
+            Pipeline.from_pretrained(path)
     with pytest.raises(ValueError, match="There is no model 'shapes-fmm'"):
         Pipeline.from_pretrained("shapes-fmm")
 
 
+def test_encoders_of_the_hub_are_asked_for_as_the_model_is(
+    run_on_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from diffusers import AutoencoderKL
+    from transformers import AutoConfig, AutoTokenizer, T5EncoderModel
+
+    asked: list[tuple[object, object]] = []
+
+    def watched(kind: type, method: str) -> None:
+        before = getattr(kind, method).__func__
+
+        def watch(cls: type, name: str, *given: object, **how: object) -> object:
+            asked.append((how.get("token"), how.get("local_files_only")))
+            return before(cls, name, *given, **how)
+
+        monkeypatch.setattr(kind, method, classmethod(watch))
+
+    for kind in (AutoConfig, AutoTokenizer, T5EncoderModel, AutoencoderKL):
+        watched(kind, "from_pretrained")
+    watched(AutoencoderKL, "load_config")
+    Pipeline.from_pretrained(run_on_shards / "run", token="of mine", local_files_only=True)
+    assert len(asked) >= 5
+    assert set(asked) == {("of mine", True)}
+
+
+class Hub:
+    """Stands for the hub's API, and remembers what was sent."""
+
+    sent: ClassVar[dict[str, object]] = {}
+    private = True
+
+    def __init__(self, token: str | None) -> None:
+        self.sent["token"] = token
+
+    def create_repo(self, name: str, **how: object) -> None:
+        self.sent.update(how)
+
+    def model_info(self, name: str) -> "Hub":
+        return self
+
+    def upload_folder(self, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> str:
+        self.sent["files"] = {path.name for path in folder_path.iterdir()}
+        return f"there/{repo_id}"
+
+
+def test_what_is_private_is_not_put_where_all_can_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr(Hub, "private", False)
+    monkeypatch.setattr(Hub, "sent", {})
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "shapes-fm", "--out", str(tmp_path / "mine"), "--push", "someone/shapes", "--private"])
+    said = capsys.readouterr().err
+    assert "someone/shapes is on the hub already, and public; make it private there, or give a new name." in said
+    assert "hf upload" not in said, "which would put it there"
+    assert "files" not in Hub.sent
+    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes") == "there/someone/shapes"
+
+
 def test_a_model_is_put_on_the_hub_with_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = {}
-
-    class Api:
-        def __init__(self, token: str | None) -> None:
-            sent["token"] = token
-
-        def create_repo(self, name: str, **how: object) -> None:
-            sent.update(how)
-
-        def upload_folder(self, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> str:
-            sent["files"] = {path.name for path in folder_path.iterdir()}
-            return f"there/{repo_id}"
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
     assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes", private=True) == "there/someone/shapes"
-    assert sent["private"] is True
-    assert sent["files"] == {"model.json", "model.safetensors", "README.md"}
+    assert Hub.sent["private"] is True
+    assert Hub.sent["files"] == {"model.json", "model.safetensors", "README.md"}
 
 
 def test_a_model_that_cannot_be_put_on_the_hub_is_still_there(

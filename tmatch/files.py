@@ -1,6 +1,7 @@
 """Files that are written whole or not at all."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,23 +34,60 @@ def drafted(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def drafted_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to, which takes the place of `path` at the end; that is not there, or empty.
+
+    An empty one stays, for it may be a disk of its own or where somebody stands, and what is written moves into it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    empty = path.is_dir()
+    draft = _within(path) if empty else path.with_name(f".{path.name}.writing")
+    try:
+        with _advising(path):
+            shutil.rmtree(draft, ignore_errors=True)  # which a killed command left
+            draft.mkdir()
+            yield draft
+            for part in draft.iterdir() if empty else ():
+                part.rename(path / part.name)
+            if not empty:
+                draft.rename(path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def is_free(path: Path) -> bool:
+    """Whether a folder is not there, or empty but for a draft that a killed command left."""
+    return not path.exists() or all(file == _within(path) for file in path.iterdir())
+
+
+def _within(path: Path) -> Path:
+    return path / ".writing"
+
+
+@contextmanager
 def _resumable(path: Path) -> Iterator[Path]:
     """A draft that takes its place once it is on the disk, for a command that goes on where it stopped."""
+    with _advising(path), drafted(path) as draft:
+        draft.touch()
+        mode = draft.stat().st_mode
+        yield draft
+        if draft.stat().st_mode != mode:  # safetensors writes files that only their owner may read
+            draft.chmod(mode)
+        sync(draft)
+
+
+@contextmanager
+def _advising(path: Path) -> Iterator[None]:
+    """Say what could not be written, and what to do."""
     try:
-        with drafted(path) as draft:
-            draft.touch()
-            mode = draft.stat().st_mode
-            yield draft
-            if draft.stat().st_mode != mode:  # safetensors writes files that only their owner may read
-                draft.chmod(mode)
-            sync(draft)
+        yield
     except (OSError, SafetensorError) as error:  # a full disk, for one
-        advice = "make room"
-        if isinstance(error, FileNotFoundError):
+        reason, advice = error.__cause__ or error, "make room"  # that of a file within, which was advised on before
+        if isinstance(reason, FileNotFoundError):
             advice = "leave its folder to one command at a time"
         elif not os.access(path.parent, os.W_OK):
             advice = "make its folder writable"
-        raise OSError(f"{path} could not be written ({error}); {advice}, and the same command goes on.") from error
+        raise OSError(f"{path} could not be written ({reason}); {advice}, and the same command goes on.") from reason
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -3,7 +3,8 @@
 import hashlib
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 import torch
@@ -22,6 +23,17 @@ def _splitmix64(x: Tensor) -> Tensor:
     x = (x ^ _shift(x, 30)) * _MIX[0]
     x = (x ^ _shift(x, 27)) * _MIX[1]
     return x ^ _shift(x, 31)
+
+
+@contextmanager
+def initial_weights(seed: int) -> Iterator[None]:
+    """Networks built here, on the CPU, get their weights from the seed; the caller's own generators stay as they are.
+
+    No other device is touched: of several processes each would wake them all.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 class Noise:

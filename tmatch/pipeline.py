@@ -1,30 +1,35 @@
 """A trained model as one object: `Pipeline.from_pretrained(name)(prompt).images`."""
 
+import operator
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Literal, Self, SupportsIndex, get_args
 
 import torch
-from PIL import Image
 from pydantic import ValidationError
 from torch import Tensor
 
 from tmatch.data.pictures import to_image
-from tmatch.pretrained.hub import download, upload
+from tmatch.pretrained.hub import Access, download, require_there, upload
 from tmatch.recipes.export import export
 from tmatch.recipes.models import HUB, MODELS, Opened, open_model
 from tmatch.sample import Evaluations
-from tmatch.tensors import whole
+from tmatch.tensors import place, whole
+
+Output = Literal["pil", "pt", "np"]
+"""What pictures come as."""
 
 
 @dataclass(frozen=True)
 class PipelineOutput:
     """Pictures, prompt by prompt, and what one of them took of each network."""
 
-    images: list[Image.Image]
+    images: Any
+    """A list of PIL's, or what `output_type` asked for."""
     tensors: Tensor
+    """The same, (n, 3, height, width) in [0, 1]."""
     evaluations: Evaluations
 
 
@@ -42,13 +47,14 @@ class Pipeline:
     ) -> Self:
         """A model that comes with the package, the folder of a run or of an export, or `owner/name` of the hub.
 
-        No code of it is run; weights are safetensors.
+        No code of it is run; weights are safetensors. Its encoders are asked for as it is itself.
         """
-        name = str(name)
+        name, access = str(name), Access(token, local_files_only)
+        require_there("a model", name)
         of_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
         if of_hub or name.startswith(HUB):
-            name = str(download(name.removeprefix(HUB), revision, token, local_files_only))
-        return cls(open_model(name))
+            name = str(download(name.removeprefix(HUB), revision, access))
+        return cls(open_model(name, access))
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write configuration, weights and a card to a new folder."""
@@ -62,8 +68,8 @@ class Pipeline:
             return upload(folder, name, private, token)
 
     def to(self, device: str | torch.device) -> Self:
-        """Compute there."""
-        self.networks.to(device)
+        """Compute there: 'cuda', 'cuda:1', 'mps', 'cpu', or 'auto' for the accelerator if there is one."""
+        self.networks.to(place(device))
         return self
 
     def __call__(
@@ -77,14 +83,22 @@ class Pipeline:
         head_steps: int | None = None,
         guidance_scale: float | None = None,
         num_images_per_prompt: int = 1,
-        seed: int = 0,
+        seed: int | Sequence[int] | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
         batch_size: int = 64,
+        output_type: Output = "pil",
     ) -> PipelineOutput:
         """Pictures of one prompt or of several; what is None is as the model's recipe has it.
 
-        The first picture has the `seed`, the next ones the next.
+        The first picture has the `seed`, or 0, the next ones the next; or each its own of a list. A `generator` stands
+        for the seed that it began with. Pictures are of PIL, or arrays in [0, 1]: 'pt' (n, 3, height, width), 'np' (n,
+        height, width, 3).
         """
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        if not isinstance(prompts, Iterable):
+            raise ValueError(f"A prompt is a text, or several are a list of them; got {prompt!r}.")
+        if output_type not in get_args(Output):
+            raise ValueError(f"output_type is one of {', '.join(get_args(Output))}; got {output_type!r}.")
         each = [text for text in prompts for _ in range(whole("num_images_per_prompt", num_images_per_prompt))]
         given = {"steps": num_inference_steps, "head_steps": head_steps, "guidance": guidance_scale}
         changes = {name: value for name, value in given.items() if value is not None}
@@ -96,11 +110,46 @@ class Pipeline:
             raise ValueError(f"{name}: {wrong['msg']}, got {wrong['input']!r}.") from error
         drawn = self.networks.generate(
             each,
-            range(seed, seed + len(each)),
+            _seeds(seed, generator, len(each)),
             **how.arguments(),
             negative=negative_prompt,
             height=height,
             width=width,
             batch_size=batch_size,
         )
-        return PipelineOutput([to_image(image) for image in drawn.images], drawn.images, drawn.evaluations)
+        return PipelineOutput(_images(drawn.images, output_type), drawn.images, drawn.evaluations)
+
+
+def _seeds(
+    seed: int | Sequence[int] | None, generator: torch.Generator | Sequence[torch.Generator] | None, count: int
+) -> Sequence[int]:
+    """The seed of each picture."""
+    if seed is not None and generator is not None:
+        raise ValueError("A seed and a generator say the same; give one of them.")
+    if generator is not None:
+        seed = [_began(one) for one in generator] if isinstance(generator, Sequence) else _began(generator)
+    if not isinstance(seed, Sequence):
+        first = _whole(0 if seed is None else seed)
+        return range(first, first + count)
+    if len(seed) != count:
+        raise ValueError(f"There are {len(seed)} seeds for {count} pictures; give one number, or one for each.")
+    return [_whole(one) for one in seed]
+
+
+def _began(generator: torch.Generator) -> int:
+    if not isinstance(generator, torch.Generator):
+        raise ValueError(f"A generator is a torch.Generator, or one for each picture; got {generator!r}.")
+    return generator.initial_seed()
+
+
+def _whole(seed: SupportsIndex) -> int:
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise ValueError(f"A seed is a whole number; got {seed!r}.") from None
+
+
+def _images(pictures: Tensor, kind: Output) -> Any:  # noqa: ANN401
+    if kind == "pil":
+        return [to_image(picture) for picture in pictures]
+    return pictures if kind == "pt" else pictures.movedim(1, -1).numpy()

@@ -52,11 +52,23 @@ def require_finite(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} holds {bad} non-finite values (NaN or infinity); clean the data before passing it.")
 
 
-def place(device: Device) -> torch.device:
+def place(device: str | torch.device) -> torch.device:
     """Where to compute; 'auto' is the accelerator if there is one. Of several, torchrun gives each process its own."""
-    found = torch.device("cpu" if device == "auto" else device)
     if device == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True) or found
-    elif device != "cpu" and not getattr(torch, device).is_available():
-        raise ValueError(f"This machine has no '{device}' device; use 'auto' or 'cpu'.")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if found.type == "cuda" else found
+        found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    else:
+        found = _there(device)
+    own = found.type == "cuda" and found.index is None
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if own else found
+
+
+def _there(device: str | torch.device) -> torch.device:
+    """A device that this machine has."""
+    try:
+        found = torch.device(device)
+        kind = getattr(torch, found.type)
+        if kind.is_available() and (found.index or 0) < kind.device_count():
+            return found
+    except (RuntimeError, AttributeError):  # it is none, or holds no numbers
+        pass
+    raise ValueError(f"This machine has no '{device}' device; use 'auto' or 'cpu'.")

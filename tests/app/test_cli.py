@@ -151,6 +151,8 @@ def test_a_yaml_file_overrides_the_recipe_and_options_override_the_file(tmp_path
         ("train: {seed: 2001-01-01}", "no setting"),
         ("[1, 2]", "holds no settings"),
         ("a: [", "is not YAML"),
+        ("width: 8\ntrain: {steps: 2}\nwidth: 16", "my.yaml sets 'width' twice, again in line 3; leave one of them."),
+        ("train:\n  steps: 2\n  steps: 3", "sets 'steps' twice, again in line 3"),
     ],
 )
 def test_bad_yaml_is_refused(text: str, words: str, tmp_path: Path) -> None:
@@ -212,7 +214,7 @@ def test_a_config_counts_wherever_it_stands(tmp_path: Path) -> None:
         (["train", "shapes-dtm", "--out", "/proc/nowhere/run", *SMALL], ["/proc/nowhere"]),
         (["train", "shapes-dtm"], ["--out"]),
         (["train", "shapes-dtm", "--out", "x", "--config", "none.yaml"], ["no file none.yaml"]),
-        (["train", "folder-dtm", "--out", "x", "--data.folder", "nowhere"], ["nowhere has no metadata.jsonl"]),
+        (["train", "folder-dtm", "--out", "x", "--data.folder", "nowhere"], ["There is no folder nowhere"]),
         (["train", "shapes-dtm", "--out", "x", *SMALL, "--train.steps", "2", "--train.accumulate", "3"], ["3 parts"]),
         (["varants"], ["no command 'varants' (did you mean 'variants'?)"]),
         (["generate", "a circle", "--out", "x.jpg"], ["written as PNG; call it x.png"]),
@@ -304,6 +306,13 @@ def test_they_are_named_on_the_way(tmp_path: Path) -> None:
         assert ("--solver changes nothing" in done.stderr) == ("--solver" in words)
 
 
+def test_what_is_refused_is_not_remarked_on(model: Path, tmp_path: Path) -> None:
+    for words in (["generate", "a circle"], ["evaluate", "--prompts", "2"]):
+        done = run(*words, "--model", str(model), "--top-k", "0", cwd=tmp_path)
+        assert_refused(done, "got 0")
+        assert "changes nothing" not in done.stderr
+
+
 def test_a_picture_of_another_size_is_drawn_and_not_judged(model: Path, tmp_path: Path) -> None:
     done = run("generate", "a red circle", "--model", str(model), "--width", "48", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -336,6 +345,17 @@ def test_evaluate_measures(model: Path) -> None:
     result = json.loads(done.stdout)
     assert (result["prompts"], result["steps"], result["backbone_evaluations"]) == (12, 1, 1)
     assert "95% interval" in run("evaluate", "--model", str(model), "--prompts", "12").stdout
+
+
+@pytest.mark.parametrize(("command", "then"), [("prepare", "goes on"), ("evaluate", "starts again")])
+def test_ctrl_c_says_what_the_same_command_does(command: str, then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tmatch.app.cli._parsed", interrupted)
+    done = run(command, "pictures")
+    assert done.returncode == 130
+    assert done.stderr == f"tmatch: interrupted; nothing saved is lost, and the same command {then}.\n"
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:

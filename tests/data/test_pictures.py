@@ -70,7 +70,7 @@ def test_pictures_are_seen_as_people_see_them(tmp_path: Path) -> None:
     [
         ('{"file_name": "0.png"}', "line 1 has no 'text'"),
         ('{"file_name": "0.png", "text": "a"}\n{"text": "b"}', "line 2 has no 'file_name'"),
-        ('{"file_name": "0.png", "text": 3}', "line 1: 'text' is not a text"),
+        ('{"file_name": "0.png", "text": 3}', "line 1 has a 'text' that is not a text"),
         ("not json", "line 1 is not JSON"),
         ("[]", "line 1 has no 'file_name'"),
         ("\n", "lists no pictures"),
@@ -83,6 +83,19 @@ def test_bad_caption_files_are_refused(text: str, words: str, tmp_path: Path) ->
     (folder_of(tmp_path) / "metadata.jsonl").write_text(text)
     with pytest.raises(ValueError, match=words):
         FolderPictures(tmp_path, 16)
+
+
+def test_bad_lines_are_counted_and_the_first_is_shown(tmp_path: Path) -> None:
+    file = folder_of(tmp_path) / "metadata.jsonl"
+    good = file.read_text().strip()
+    file.write_text(f'{good}\n{{"file_name": "0.png"}}\n\nnot json\n{{"file_name": "none.png", "text": "a"}}')
+    with pytest.raises(ValueError, match=r"3 of its 8 lines: line 6 has no 'text', .*, for one; .*`tmatch prepare`"):
+        FolderPictures(tmp_path, 16)
+    file.write_text(f"{good}\nnot json")
+    with pytest.raises(ValueError, match=r"for 1 of its 6 lines: line 6 is not JSON \(.*\); mend that"):
+        FolderPictures(tmp_path, 16)
+    with pytest.raises(ValueError, match=r"There is no folder .*nowhere; give one that holds pictures"):
+        FolderPictures(tmp_path / "nowhere", 16)
 
 
 def test_a_folder_without_captions_and_a_damaged_picture_are_refused(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_the_command_prepares_and_says_what_is_wrong(
     main([*command, *own])
     said = capsys.readouterr()
     assert json.loads(said.out) == {"samples": 5, "captions": 6, "captions_cut": 0, "skipped": 1, "shards": 1}
-    assert "1 rows were skipped" in said.err
+    assert "1 row was skipped" in said.err
     for change, reason in (
         (["--size", "18"], "divides by 4"), (["--chunk", "0"], "--chunk"), (["--dtype", "float32"], "another dtype"),
         (["--ratio", "nan"], "ratio"), (["--autoencoder", str(tmp_path)], "no autoencoder"),

@@ -1,6 +1,8 @@
 """Encoders trained elsewhere."""
 
 import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tiny import save_code_autoencoder, save_kl_autoencoder, save_text_encoder, tiny_autoencoder
 
 from tmatch.pretrained import digest, load_autoencoder, load_text_encoder
+from tmatch.pretrained.hub import unavailable
 
 
 def test_latents_are_the_mean_shifted_and_scaled_and_decoding_undoes_it(tmp_path: Path) -> None:
@@ -157,6 +160,9 @@ def test_a_caption_has_the_same_condition_in_any_company(tmp_path: Path) -> None
     assert encoder.remarks(["a", long := "a red square on a blue circle"]) == [
         f"the model reads the first 4 tokens of a prompt: {long!r}."
     ]
+    assert encoder.remarks(["a red " * 1000]) == [
+        f"the model reads the first 4 tokens of a prompt: {('a red ' * 10)[:57] + '...'!r}."
+    ]
     alone, together = encoder(["a red circle"]), encoder(["a red circle", "a", "two blue square of a red circle"])
     torch.testing.assert_close(together.tokens[:1, :4], alone.tokens)
     assert together.mask.sum(1).tolist() == [4, 2, 4]  # with the mark that ends every caption; the last is cut
@@ -189,6 +195,46 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"no text encoder .* to be had"):
         load_text_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize("load", [load_autoencoder, load_text_encoder])
+def test_a_path_that_is_not_there_is_no_name_on_the_hub(load: Callable[[str], object], tmp_path: Path) -> None:
+    for path in ("/nope/net", "./nope", "../nope", "~/nope", str(tmp_path / "nope")):
+        with pytest.raises(ValueError, match=f"There is no folder {path}; give the folder of a"):
+            load(path)
+
+
+@pytest.mark.parametrize("load", [load_autoencoder, load_text_encoder])
+def test_a_hub_that_cannot_be_reached_is_said(
+    load: Callable[[str], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="'someone/net' on this machine, and the hub cannot be reached"):
+        load("someone/net")
+
+
+def test_what_libraries_wrap_is_found() -> None:
+    def wrapped(error: Exception) -> Exception:
+        try:
+            try:
+                raise error
+            except Exception as inner:
+                raise OSError("it does not appear to have a file named config.json") from inner
+        except OSError as outer:
+            return outer
+
+    for lost in (ConnectionError(), TimeoutError(), socket.gaierror(-2, "Name or service not known")):
+        assert "cannot be reached" in str(unavailable("net", wrapped(lost), "look"))
+    assert str(unavailable("net", wrapped(KeyError()), "look.")).endswith("named config.json); look.")
+
+
+def test_a_caption_that_is_cut_frightens_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("transformers.tokenization_utils_base.logger.warning", lambda *words: said.append(str(words)))
+    encoder = load_text_encoder(str(save_bert(tmp_path, model_max_length=4)))
+    assert encoder.length("a red square of a blue circle") == 8
+    encoder(["a red square of a blue circle"])
+    assert said == []
 
 
 def test_an_encoder_in_a_pickle_is_refused(tmp_path: Path) -> None:

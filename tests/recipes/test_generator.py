@@ -84,8 +84,12 @@ def test_your_own_pictures_with_your_own_autoencoder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no autoencoder"):
         recipe.run(tmp_path / "other")
     before = (tmp_path / "run" / "autoencoder" / "autoencoder.safetensors").read_bytes()
-    with pytest.raises(ValueError, match="a run with another autoencoder"):
-        recipe.model_copy(update={"autoencoder": str(tmp_path / "another")}).run(tmp_path / "run")
+    other = str(tmp_path / "another")
+    for then, now in ((recipe.autoencoder, other), (recipe.autoencoder, "none"), ("none", other)):
+        if then == "none":
+            recipe.model_copy(update={"autoencoder": then}).run(tmp_path / then)
+        with pytest.raises(ValueError, match=f"a run with another autoencoder, '{then}' and not '{now}'; give that"):
+            recipe.model_copy(update={"autoencoder": now}).run(tmp_path / ("none" if then == "none" else "run"))
     assert (tmp_path / "run" / "autoencoder" / "autoencoder.safetensors").read_bytes() == before
     export(open_model(str(tmp_path / "run")), tmp_path / "exported")
     assert load_model(str(tmp_path / "exported"))[0].shape == (2, 2, 16)

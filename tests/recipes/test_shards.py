@@ -103,10 +103,10 @@ def test_an_autoencoder_that_is_gone_is_missed_with_a_way_out(shards: Path, tmp_
     manifest = tmp_path / "data" / "shards" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(str(shards / "kl"), str(tmp_path / "data" / "kl")))
     (tmp_path / "data" / "kl").rename(tmp_path / "kl")
-    with pytest.raises(ValueError, match=r"no autoencoder .*--train.preview-every 0 trains without"):
+    with pytest.raises(ValueError, match=r"no folder .*--train.preview-every 0 trains without"):
         recipe(tmp_path / "data", preview_every=6).run(tmp_path / "run")
     assert recipe(tmp_path / "data", preview_every=0).run(tmp_path / "run") is not None
-    with pytest.raises(ValueError, match=r"no autoencoder .*may also lie in .*run/autoencoder"):
+    with pytest.raises(ValueError, match=r"no folder .*may also lie in .*run/autoencoder"):
         load_model(str(tmp_path / "run"))
     (tmp_path / "kl").rename(tmp_path / "run" / "autoencoder")
     load_model(str(tmp_path / "run"))

@@ -55,6 +55,13 @@ def test_flow_matching_becomes_dtm(flow: Path, tmp_path: Path) -> None:
     assert not any(torch.equal(after[name], once[name]) for name in learnt)
 
 
+def test_it_says_how_much_is_taken(flow: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe("fm", steps=1, model=str(flow)).run(tmp_path / "same")
+    assert f"tmatch: all {len(weights(flow))} weights are taken from {flow}\n" in capsys.readouterr().err
+    recipe("dtm-mean", steps=1, model=str(flow)).run(tmp_path / "more")
+    assert f"tmatch: {len(weights(flow))} weights are taken from {flow}, the rest is new\n" in capsys.readouterr().err
+
+
 def test_a_backbone_that_is_not_frozen_goes_on_learning(flow: Path, tmp_path: Path) -> None:
     recipe("dtm", model=str(flow)).run(tmp_path / "long")
     recipe("dtm", steps=1, model=str(flow)).run(tmp_path / "short")
@@ -177,8 +184,11 @@ def test_what_does_not_go_together_is_refused(flow: Path, tmp_path: Path) -> Non
     with pytest.raises(ValidationError, match=r"leave out start\.freeze or start\.lora"):
         recipe("fm", model=str(flow), freeze=True, lora=2)
     wider = recipe("fm", model=str(flow)).model_copy(update={"backbone": BackboneSettings(width=32, depth=1, heads=2)})
-    with pytest.raises(ValueError, match=r"has another backbone \(.* is .*16.* there, and .*32.* here\)"):
+    with pytest.raises(ValueError, match=r"has another backbone \(.* is .*16.* there, and .*32.* here\)") as refused:
         wider.run(tmp_path / "wider")
+    assert "--backbone.kind dit --backbone.width 16 --backbone.depth 1 --backbone.heads 2, and data" in str(
+        refused.value
+    )
     with pytest.raises(ValueError, match="nothing is left to train"):
         recipe("fm", model=str(flow), freeze=True).run(tmp_path / "frozen")
     with pytest.raises(ValueError, match="There is no model 'shapes-fn'"):

@@ -50,3 +50,13 @@ def test_a_bad_vocabulary_is_refused() -> None:
     for words in ([], ["a", "a"]):
         with pytest.raises(ValueError, match="a list of different words"):
             WordEncoder(words)
+
+
+def test_remarks_are_short_whatever_was_asked() -> None:
+    f = WordEncoder([f"word{k}" for k in range(500)], width=16, heads=2, longest=4)
+    unknown, long = f.remarks([" ".join(f"no{k}" for k in range(100)), "no"])
+    assert "'no', 'no0', 'no1', 'no10'," in unknown
+    assert " and 71 more and draws without; it knows: word0, word1," in unknown
+    assert unknown.endswith("word29 and 470 more.")
+    assert long.startswith("the model reads the first 4 words of a prompt: 'no0 no1 no2")
+    assert long.endswith(" no12 no...'.")

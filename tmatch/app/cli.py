@@ -180,7 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         sys.exit(_sentence(error))
     except KeyboardInterrupt:
-        print("tmatch: interrupted; nothing saved is lost, and the same command starts again.", file=sys.stderr)
+        then = "goes on" if arguments[0] == "prepare" else "starts again"
+        print(f"tmatch: interrupted; nothing saved is lost, and the same command {then}.", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 

@@ -26,6 +26,7 @@ from tmatch.sample.frames import spread
 from tmatch.sample.text_to_image import require_text
 from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
 from tmatch.tensors import Device, place, whole
+from tmatch.text.base import shortened
 
 FRAMES = 13  # of a strip
 DEFAULT_MODEL = "shapes-dtm-mean"
@@ -131,12 +132,12 @@ def generate(
     require_text(*each, negative)
     _require_writable(out)
     pipeline, recipe = load_model(model)
+    arguments = how.settings(recipe.sampling).arguments(SOLVERS[solver])  # refused before anything is remarked on
     _remark([*pipeline.remarks([*each, negative], height, width), *how.remarks(pipeline.model.kernel, solver)])
-    settings = how.settings(recipe.sampling)
     seeds = range(seed, seed + len(each))
     drawn = how.ready(pipeline).generate(
-        each, seeds, **settings.arguments(SOLVERS[solver]), negative=negative, height=height,
-        width=width, batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path,
+        each, seeds, **arguments, negative=negative, height=height, width=width,
+        batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path,
     )  # fmt: skip
     _tell(each, seeds, drawn, recipe.checkable(1) is not None)
     _write(out, each, seeds, drawn)
@@ -201,7 +202,7 @@ def _tell(prompts: list[str], seeds: range, drawn: Pictures, shapes: bool) -> No
     readable = shapes and drawn.images.shape[-2:] == (SIZE, SIZE)
     said = verdicts(prompts, drawn) if readable else [""] * len(prompts)
     for prompt, seed, verdict in zip(prompts, seeds, said, strict=True):
-        print(f"seed {seed}  {prompt}" + (f"  [{verdict}]" if verdict else ""))
+        print(f"seed {seed}  {shortened(prompt)}" + (f"  [{verdict}]" if verdict else ""))
     calls = drawn.evaluations
     print(f"{calls.backbone} backbone and {calls.head} head evaluations an image, {drawn.seconds:.1f} s in all")
 
@@ -257,9 +258,10 @@ def evaluate(
     pictures = recipe.checkable(prompts, split)
     if pictures is None:
         raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
-    _remark(how.remarks(pipeline.model.kernel))
     settings = how.settings(recipe.sampling)
-    measured = captions_satisfied(how.ready(pipeline), pictures, **settings.arguments(), progress=sys.stderr.isatty())
+    arguments = settings.arguments()
+    _remark(how.remarks(pipeline.model.kernel))
+    measured = captions_satisfied(how.ready(pipeline), pictures, **arguments, progress=sys.stderr.isatty())
     if json_output:
         print(
             json.dumps(

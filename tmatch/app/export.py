@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from tmatch.pretrained.hub import upload
+from tmatch.pretrained.hub import AlreadyPublic, upload
 from tmatch.pretrained.identity import PRECISIONS, Precision
 from tmatch.recipes.export import export as write
 from tmatch.recipes.models import open_model
@@ -32,6 +32,8 @@ def export(
     if push is not None:
         try:
             print(upload(out, push, private))
+        except AlreadyPublic:
+            raise
         except ValueError as error:
             again = f"hf upload {push} {out}{' --private' if private else ''}"
             raise ValueError(f"{error} {out} is whole: `{again}` puts it there.") from error

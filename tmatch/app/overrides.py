@@ -13,7 +13,19 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, to which 1e-4 is a number, as it is to people and to YAML 1.2."""
+    """The safe loader, to which 1e-4 is a number, as it is to people and to YAML 1.2, and no key stands twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise _Twice(f"sets '{key.value}' twice, again in line {key.start_mark.line + 1}; leave one of them.")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+class _Twice(ValueError):
+    """A key stands twice where the last one would count."""
 
 
 _Loader.add_implicit_resolver(
@@ -27,6 +39,8 @@ def with_file(settings: Settings, path: Path) -> Settings:
         raise ValueError(f"There is no file {path} to take settings from.")
     try:
         changes = _Loader(path.read_text(encoding="utf-8-sig")).get_single_data()
+    except _Twice as error:
+        raise ValueError(f"{path} {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from error
     if isinstance(changes, dict) and {"recipe", "shape"} <= changes.keys():

@@ -111,7 +111,8 @@ def prepare(
     counts = {key: getattr(manifest, key) for key in ("samples", "captions", "captions_cut", "skipped")}
     print(json.dumps({**counts, "shards": len(manifest.shards)}, indent=2))
     if manifest.skipped:
-        print(f"tmatch: {manifest.skipped} rows were skipped; {out / 'skipped.jsonl'} says why.", file=sys.stderr)
+        rows = "1 row was" if manifest.skipped == 1 else f"{manifest.skipped} rows were"
+        print(f"tmatch: {rows} skipped; {out / 'skipped.jsonl'} says why.", file=sys.stderr)
 
 
 def _require_places(source: str, out: Path) -> None:

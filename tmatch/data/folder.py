@@ -26,43 +26,58 @@ class FolderPictures(CaptionedPictures):
         self.files = [folder / row["file_name"] for row in chosen]
         self.captions = [row["text"] for row in chosen]
         self.size = size
-        for file in self.files:
-            if folder.resolve() not in file.resolve().parents:
-                raise ValueError(f"{folder / 'metadata.jsonl'} lists {file}, which is outside of that folder.")
-            if not file.is_file():
-                raise ValueError(f"{folder / 'metadata.jsonl'} lists {file.name}, and {file} is not there.")
 
     def load(self, indices: Sequence[int]) -> Tensor:
         return torch.stack([load_picture(self.files[k], self.size) for k in indices])
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the caption file, each checked."""
-    path = folder / "metadata.jsonl"
+    """The lines of the caption file, each checked; bad ones are counted, and the first is shown."""
+    path, inside, rows, bad = folder / "metadata.jsonl", folder.resolve(), [], []
+    lines = [(number, line) for number, line in enumerate(_lines(path), start=1) if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} lists no pictures.")
+    for number, line in lines:
+        try:
+            rows.append(_row(line, inside))
+        except ValueError as error:
+            bad.append(f"line {number} {error}")
+    if bad:
+        raise ValueError(
+            f"{path} cannot be used for {len(bad)} of its {len(lines)} lines: {bad[0]}{', for one' * (len(bad) > 1)}; "
+            "mend that, or have `tmatch prepare` skip and list such pictures, and train on its shards."
+        )
+    return rows
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.parent.is_dir():
+        raise ValueError(f"There is no folder {path.parent}; give one that holds pictures and a metadata.jsonl.")
     if not path.is_file():
         raise ValueError(
-            f"{folder} has no metadata.jsonl; give it a line "
+            f"{path.parent} has no metadata.jsonl; give it a line "
             '{"file_name": "cat.png", "text": "a cat"} for each picture.'
         )
-    rows = []
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file in UTF-8 ({error}).") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number} is not JSON ({error}).") from error
-        missing = [key for key in ("file_name", "text") if not isinstance(row, dict) or key not in row]
-        if missing:
-            raise ValueError(f"{path}, line {number} has no '{missing[0]}'; every line needs file_name and text.")
-        for key in ("file_name", "text"):
-            if not isinstance(row[key], str) or not row[key].strip():
-                raise ValueError(f"{path}, line {number}: '{key}' is not a text, or an empty one.")
-        rows.append(row)
-    if not rows:
-        raise ValueError(f"{path} lists no pictures.")
-    return rows
+
+
+def _row(line: str, folder: Path) -> dict[str, Any]:
+    """What a line says of a picture in the folder; refused where it cannot be used."""
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({error})") from error
+    for key in ("file_name", "text"):
+        if not isinstance(row, dict) or key not in row:
+            raise ValueError(f"has no '{key}', and every line needs file_name and text")
+        if not isinstance(row[key], str) or not row[key].strip():
+            raise ValueError(f"has a '{key}' that is not a text, or an empty one")
+    file = folder / row["file_name"]
+    if folder not in file.resolve().parents:
+        raise ValueError(f"lists {file}, which is outside of that folder")
+    if not file.is_file():
+        raise ValueError(f"lists {row['file_name']}, and {file} is not there")
+    return row

@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from tmatch.pretrained.hub import Access, require_there, unavailable
 from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra, first_line
 
 
@@ -95,7 +96,7 @@ class PretrainedCodes(PretrainedAutoencoder):
         return ((self.network.decoder(self.network.post_quant_conv(z), about).float() + 1) / 2).clamp(0, 1)
 
 
-def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedAutoencoder:
+def load_autoencoder(name: str, precision: Precision = "float32", access: Access = Access()) -> PretrainedAutoencoder:
     """An autoencoder by its name on the hub, by its folder, or by the stem of a tiny one's two files.
 
     `vae/taesdxl` stands for vae/taesdxl_encoder.safetensors and vae/taesdxl_decoder.safetensors, as the authors of the
@@ -106,21 +107,23 @@ def load_autoencoder(name: str, precision: Precision = "float32") -> PretrainedA
     dtype = PRECISIONS[precision]
     if _part(name, "encoder").is_file():
         return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name, precision)
+    require_there("an autoencoder", name)
     kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny, "VQModel": VQModel}
     try:
-        kind = AutoencoderKL.load_config(name).get("_class_name")
+        kind = AutoencoderKL.load_config(name, **access.arguments()).get("_class_name")
         if kind not in kinds:
             raise ValueError(f"it holds a {kind or 'network'} that is none of {', '.join(kinds)}")
         network, found = kinds[kind].from_pretrained(
-            name, torch_dtype=dtype, use_safetensors=True, output_loading_info=True
+            name, torch_dtype=dtype, use_safetensors=True, output_loading_info=True, **access.arguments()
         )
     except MemoryError:
         raise
     except Exception as error:  # files that are not as they should be make its library raise about anything
-        raise ValueError(
-            f"There is no autoencoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, a "
-            "folder with its config.json and safetensors, or the stem of a tiny one's files."
-        ) from error
+        advice = (
+            "give the name of one on the hub, a folder with its config.json and safetensors, or the stem of a tiny "
+            "one's files."
+        )
+        raise unavailable(f"autoencoder '{name}'", error, advice) from error
     if found["missing_keys"]:
         raise ValueError(
             f"The autoencoder {name} is not whole: its files lack {sorted(found['missing_keys'])[0]}; fetch it again."

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from tmatch.condition import Condition
+from tmatch.pretrained.hub import Access, require_there, unavailable
 from tmatch.pretrained.identity import PRECISIONS, Precision, digest, extra, first_line
 from tmatch.text import TextEncoder
+from tmatch.text.base import shortened
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -46,11 +48,11 @@ class PretrainedText(TextEncoder):
 
     def length(self, caption: str) -> int:
         """Tokens of a caption, read or not."""
-        return len(self.tokenizer(caption).input_ids)
+        return len(self.tokenizer(caption, verbose=False).input_ids)
 
     def remarks(self, prompts: Sequence[str]) -> list[str]:
         long = [prompt for prompt in prompts if self.length(prompt) > self.longest]
-        return [f"the model reads the first {self.longest} tokens of a prompt: {long[0]!r}."] if long else []
+        return [f"the model reads the first {self.longest} tokens of a prompt: {shortened(long[0])!r}."] if long else []
 
     @torch.no_grad()
     def forward(self, captions: Sequence[str]) -> Condition:
@@ -61,7 +63,9 @@ class PretrainedText(TextEncoder):
         return Condition(tokens, words.attention_mask.bool())
 
 
-def load_text_encoder(name: str, longest: int = 128, precision: Precision = "float32") -> PretrainedText:
+def load_text_encoder(
+    name: str, longest: int = 128, precision: Precision = "float32", access: Access = Access()
+) -> PretrainedText:
     """A text encoder by its name on the hub or by its folder: of the T5 family, CLIP's, or any that `AutoModel` loads.
 
     No code of it is run, and only safetensors are read.
@@ -69,26 +73,26 @@ def load_text_encoder(name: str, longest: int = 128, precision: Precision = "flo
     with extra(f"The text encoder {name}"):
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer, CLIPTextModel
         from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
+    require_there("a text encoder", name)
     if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
         raise ValueError(f"{name} has no tokenizer; a text encoder's folder holds one of {', '.join(TOKENIZERS)}.")
+    how = {"trust_remote_code": False, **access.arguments()}
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(name, **how)
         kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # the T5 family, without its decoder
             kind = AutoModelForTextEncoding
         network, found = kind.from_pretrained(
-            name, dtype=PRECISIONS[precision], use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            name, dtype=PRECISIONS[precision], use_safetensors=True, output_loading_info=True, **how
         )
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, **how)
         if config.is_encoder_decoder and kind is AutoModel:  # BART's kind, whose last states are the decoder's
             network = network.get_encoder()
     except MemoryError:
         raise
     except Exception as error:  # files that are not as they should be make its library raise about anything
-        raise ValueError(
-            f"There is no text encoder '{name}' to be had ({first_line(error)}); give the name of one on the hub, or a "
-            "folder with its config.json, tokenizer and safetensors."
-        ) from error
+        advice = "give the name of one on the hub, or a folder with its config.json, tokenizer and safetensors."
+        raise unavailable(f"text encoder '{name}'", error, advice) from error
     _require_weights(network, found["missing_keys"], name)
     try:
         return _tried(network, _padding(tokenizer), name, longest, precision)

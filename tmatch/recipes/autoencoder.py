@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from tmatch.data import Autoencoder, CodeAutoencoder
 from tmatch.eval.shapes import check
 from tmatch.files import write_tensors, write_text
+from tmatch.noise import initial_weights
 from tmatch.recipes.settings import AnyData, Data, ShapesData
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer, checkpoint
 from tmatch.train.config import Strict
@@ -37,8 +38,7 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
 
     def build(self) -> Autoencoder | CodeAutoencoder:
         """The network, with weights from the seed."""
-        with torch.random.fork_rng():  # the caller's own generator stays as it is
-            torch.manual_seed(self.train.seed)
+        with initial_weights(self.train.seed):
             if self.levels:
                 return CodeAutoencoder(self.levels, self.channels, self.width, self.blocks)
             return Autoencoder(self.channels, self.width, self.blocks)
@@ -139,6 +139,17 @@ def copy_autoencoder(name: str, out: Path) -> None:
         shutil.copyfile(Path(name) / file, draft / file)
     shutil.rmtree(out / "autoencoder", ignore_errors=True)
     draft.rename(out / "autoencoder")
+
+
+def require_same_autoencoder(name: str, out: Path) -> None:
+    """Refuse to go on with another autoencoder than the one the run in `out` began with, and keeps."""
+    newest = checkpoint.latest(out)
+    settings = {} if newest is None else checkpoint.record(newest).get("settings")
+    then = settings.get("autoencoder", name) if isinstance(settings, dict) else name
+    if then != name:
+        raise ValueError(
+            f"{out} holds a run with another autoencoder, '{then}' and not '{name}'; give that one, or a new folder."
+        )
 
 
 def require_finished(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """A model as a folder of its own: its configuration, its weights, a card, and the encoders that nobody else has."""
 
+import inspect
 import json
 import shutil
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tmatch.files import write_tensors, write_text
+from tmatch.files import drafted_folder, is_free, write_tensors, write_text
 from tmatch.prepare.manifest import Identity
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.recipes.autoencoder import COMMITTED
@@ -26,18 +27,21 @@ def export(opened: Opened, out: Path, dtype: torch.dtype = torch.float16, card: 
     """Write a model as a folder that `load_model` takes, its weights in `dtype`, with a `card`.
 
     Without one, a model that was exported before keeps its own, which may have been completed; others get a new one.
-    Encoders of others that were opened from this machine go along; those that have a name on the hub are named.
+    Encoders of others that were opened from this machine go along; those that have a name on the hub are named. The
+    folder is written whole or not at all.
     """
-    if out.exists() and any(out.iterdir()):
+    if not is_free(out):
         raise ValueError(f"{out} is not empty; give a new folder, so that nothing in it is lost.")
-    write_text(out / "model.json", _impersonal(opened).model_dump_json(indent=2) + "\n")
-    if (opened.folder / AUTOENCODER).is_dir():
-        shutil.copytree(opened.folder / AUTOENCODER, out / AUTOENCODER, dirs_exist_ok=True)
-    if isinstance(opened.about, AboutShards):
-        _bundle(opened, opened.about, out)
-    weights = opened.pipeline.trained().state_dict()
-    write_tensors(out / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
-    write_text(out / "README.md", card or _own_card(opened.folder, out.name) or model_card(opened, out.name))
+    card = card or _own_card(opened.folder, out.name) or model_card(opened, out.name)
+    with drafted_folder(out) as draft:
+        write_text(draft / "model.json", _impersonal(opened).model_dump_json(indent=2) + "\n")
+        if (opened.folder / AUTOENCODER).is_dir():
+            shutil.copytree(opened.folder / AUTOENCODER, draft / AUTOENCODER)
+        if isinstance(opened.about, AboutShards):
+            _bundle(opened, opened.about, draft)
+        weights = opened.pipeline.trained().state_dict()
+        write_tensors(draft / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
+        write_text(draft / "README.md", card)
 
 
 def _own_card(folder: Path, name: str) -> str | None:
@@ -74,9 +78,17 @@ def _bundle(opened: Opened, about: AboutShards, out: Path) -> None:
     assert isinstance(text, PretrainedText)
     if _is_local(about.autoencoder, opened.folder / AUTOENCODER):
         autoencoder.network.save_pretrained(out / AUTOENCODER)
+        forget(out / AUTOENCODER / "config.json", type(autoencoder.network))
     if _is_local(about.text, opened.folder / TEXT):
         text.network.save_pretrained(out / TEXT)
         text.tokenizer.save_pretrained(out / TEXT)
+
+
+def forget(file: Path, kind: type) -> None:
+    """Leave out of a configuration where its network was, and what diffusers writes of it but does not read."""
+    known, config = inspect.signature(kind).parameters, json.loads(file.read_text())
+    kept = {key: x for key, x in config.items() if key in known or key in ("_class_name", "_diffusers_version")}
+    write_text(file, json.dumps(kept, indent=2) + "\n")
 
 
 def _is_local(encoder: Identity, bundled: Path) -> bool:

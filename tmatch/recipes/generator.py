@@ -16,9 +16,11 @@ from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
 from tmatch.files import write_text
 from tmatch.model import Model
+from tmatch.noise import initial_weights
 from tmatch.patch import Patchify
+from tmatch.pretrained.hub import Access
 from tmatch.pretrained.identity import digest
-from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder
+from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder, require_same_autoencoder
 from tmatch.recipes.base import Expected, Shape, Sizes, TrainedRecipe
 from tmatch.recipes.settings import AnyData, Data, Split
 from tmatch.sample import TextToImage
@@ -50,8 +52,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
     def build(self, codec: Codec, shape: Shape, vocabulary: tuple[str, ...]) -> TextToImage:
         """The networks, with weights from the seed; `shape` is that of a state."""
         text = self.text
-        with torch.random.fork_rng():  # the caller's own generator stays as it is
-            torch.manual_seed(self.train.seed)
+        with initial_weights(self.train.seed):
             encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
             model = self.network(shape, text.width, codec.codes)
         return TextToImage(model, encoder, codec, shape, [shape[:2]])
@@ -75,6 +76,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         The answer is None where the run was interrupted; the same call goes on. Of several processes one measures.
         """
         checkpoint.require_free(out)
+        require_same_autoencoder(self.autoencoder, out)
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
         processes, device = self.train.processes(), self.train.place()
@@ -143,8 +145,8 @@ class About(Strict):
     vocabulary: tuple[str, ...]
     autoencoder: str | None = None  # its identity; none without one, or where the model is older than this
 
-    def pipeline(self, folder: Path) -> TextToImage:
-        """The networks of the run in a folder, with other weights."""
+    def pipeline(self, folder: Path, access: Access = Access()) -> TextToImage:
+        """The networks of the run in a folder, with other weights; all of them are there, and the hub is not asked."""
         codec = self.recipe.codec(folder)
         if self.autoencoder not in (None, identity(codec)):
             raise ValueError(

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tmatch.pretrained.hub import download
+from tmatch.pretrained.hub import Access, download
 from tmatch.recipes.generator import About, GeneratorRecipe
 from tmatch.recipes.settings import Data
 from tmatch.recipes.shards import AboutShards, ShardRecipe
@@ -45,10 +45,10 @@ def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data] | ShardRec
     return opened.pipeline, opened.about.recipe
 
 
-def open_model(name: str) -> Opened:
-    """As `load_model`, with all there is to know."""
+def open_model(name: str, access: Access = Access()) -> Opened:
+    """As `load_model`, with all there is to know; encoders of the hub are asked for by that `access`."""
     folder, about, weights = read_model(name)
-    pipeline = about.pipeline(folder)
+    pipeline = about.pipeline(folder, access)
     try:
         pipeline.trained().load_state_dict(weights)
     except RuntimeError as error:

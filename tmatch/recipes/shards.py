@@ -16,11 +16,13 @@ from tmatch.data import Codec, InMemory
 from tmatch.data.pictures import grid
 from tmatch.files import write_text
 from tmatch.model import Model
+from tmatch.noise import initial_weights
 from tmatch.patch import Patchify
 from tmatch.prepare.manifest import AutoencoderIdentity, Identity, TextIdentity
 from tmatch.prepare.shards import MANIFEST, ShardSet
 from tmatch.prepare.stream import StreamedStates
 from tmatch.pretrained import load_autoencoder, load_text_encoder
+from tmatch.pretrained.hub import Access
 from tmatch.pretrained.identity import MissingExtra
 from tmatch.recipes.base import Expected, Sizes, TrainedRecipe
 from tmatch.sample import TextToImage
@@ -57,8 +59,7 @@ class ShardRecipe(TrainedRecipe):
         device, encoder = self.train.place(), EmbeddedText(training.null())
         held_out = None if validation is None else self._held_out(validation, self.validation_images, device)
         shown = held_out or self._held_out(training, PREVIEWS, device)
-        with torch.random.fork_rng():  # the caller's own generator stays as it is
-            torch.manual_seed(self.train.seed)
+        with initial_weights(self.train.seed):
             model = self.network(about.shape, encoder.width, about.autoencoder.codes)
         states = StreamedStates(
             self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device, *place_of_process()
@@ -167,21 +168,21 @@ class AboutShards(Strict):
     autoencoder: AutoencoderIdentity
     text: TextIdentity
 
-    def codec(self, folder: Path | None = None) -> Codec:
+    def codec(self, folder: Path | None = None, access: Access = Access()) -> Codec:
         """Latents to pictures; by the autoencoder in the model's folder, if there is one."""
         with _looking_for(folder, AUTOENCODER, self.autoencoder.name) as name:
-            autoencoder = load_autoencoder(name, self.autoencoder.precision)
+            autoencoder = load_autoencoder(name, self.autoencoder.precision, access)
         _require_same(self.autoencoder, AutoencoderIdentity(**autoencoder.identity()))
         return Codec(Patchify(self.recipe.patch), autoencoder)
 
-    def pipeline(self, folder: Path) -> TextToImage:
+    def pipeline(self, folder: Path, access: Access = Access()) -> TextToImage:
         """The networks of a run, with other weights."""
         with _looking_for(folder, TEXT, self.text.name) as name:
-            encoder = load_text_encoder(name, self.text.longest, self.text.precision)
+            encoder = load_text_encoder(name, self.text.longest, self.text.precision, access)
         _require_same(self.text, TextIdentity(**encoder.identity()))
-        with torch.random.fork_rng():  # the caller's own generator stays as it is
+        with initial_weights(self.recipe.train.seed):
             model = self.network(folder)
-        return TextToImage(model, encoder, self.codec(folder), self.shape, self.grids)
+        return TextToImage(model, encoder, self.codec(folder, access), self.shape, self.grids)
 
     def network(self, folder: Path) -> Model:
         """The generator alone, with other weights."""

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from tmatch.files import write_text
 from tmatch.model import Model
+from tmatch.noise import initial_weights
 from tmatch.text import TextEncoder, WordEncoder
 from tmatch.train import GeneratorTask, checkpoint
 from tmatch.train.config import Strict
@@ -49,7 +49,9 @@ class StartSettings(Strict):
             taken = self._take(task, self.model)
             if first:
                 write_text(kept, json.dumps(taken, indent=1) + "\n")
-                print(f"tmatch: {len(taken)} weights of {self.model} are taken, the rest is new", file=sys.stderr)
+                whole = len(taken) == len(task.state_dict())
+                said = f"all {len(taken)} weights are taken from" if whole else f"{len(taken)} weights are taken from"
+                print(f"tmatch: {said} {self.model}{'' if whole else ', the rest is new'}", file=sys.stderr)
         self._hold(task, taken, task.model.kernel.backbone, seed)
 
     def rehearse(self, model: Model) -> None:
@@ -75,8 +77,7 @@ class StartSettings(Strict):
         if not any(parameter.requires_grad for parameter in task.parameters()):
             raise ValueError(f"{self.model} fits whole, and with start.freeze nothing is left to train; leave it out.")
         if self.lora:
-            with torch.random.fork_rng():  # the caller's own generator stays as it is
-                torch.manual_seed(seed)
+            with initial_weights(seed):
                 _adapt(backbone, self.lora)
 
     @staticmethod
@@ -84,7 +85,9 @@ class StartSettings(Strict):
         from tmatch.recipes.models import read_model  # which knows every recipe, hence this module
 
         _, about, weights = read_model(name)
-        return take(task, getattr(about, "vocabulary", ()), weights, name)
+        backbone = about.recipe.backbone
+        sizes = [f"--backbone.{size} {getattr(backbone, size)}" for size in ("kind", "width", "depth", "heads")]
+        return take(task, getattr(about, "vocabulary", ()), weights, name, " ".join(sizes))
 
 
 def _kept(file: Path) -> list[str]:
@@ -98,10 +101,11 @@ def _kept(file: Path) -> list[str]:
     return [str(name) for name in names]
 
 
-def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: str) -> list[str]:
+def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: str, sizes: str) -> list[str]:
     """Copy every weight that has the same name and shape, all of the backbone's among them; their names.
 
-    Words are left out of these where some are new, and have yet to be learnt.
+    Words are left out of these where some are new, and have yet to be learnt. A backbone that does not fit is refused
+    with the `sizes` that would.
     """
     own = task.state_dict()
     new = _same_words(task.encoder, vocabulary, own, theirs)
@@ -113,7 +117,7 @@ def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: 
         there = f"is {_shape(theirs[layer])} there" if layer in theirs else "is not there"
         raise ValueError(
             f"{name} has another backbone ({layer.removeprefix(prefix)} {there}, and {_shape(own[layer])} here); give "
-            "the recipe the sizes of its backbone and of its data, or train anew."
+            f"the recipe the sizes of its backbone, {sizes}, and data like its own, or train anew."
         )
     task.load_state_dict(fit, strict=False)
     return sorted(fit.keys() - {WORDS}) if new else sorted(fit)

@@ -16,7 +16,7 @@ from tmatch.sample.frames import frames
 from tmatch.sample.generation import Evaluations, generate
 from tmatch.tensors import whole
 from tmatch.text import TextEncoder
-from tmatch.text.base import half_letters
+from tmatch.text.base import half_letters, shortened
 from tmatch.times import Steps
 
 
@@ -37,7 +37,7 @@ def require_text(*prompts: object) -> None:
         if not isinstance(prompt, str):
             raise ValueError(f"A prompt is a text; got {prompt!r}.")
         if half_letters(prompt):
-            raise ValueError(f"The prompt {prompt!r} has half of a letter; is it written in UTF-8?")
+            raise ValueError(f"The prompt {shortened(prompt)!r} has half of a letter; is it written in UTF-8?")
 
 
 class TextToImage(nn.Module):

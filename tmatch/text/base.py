@@ -34,6 +34,17 @@ class TextEncoder(nn.Module, ABC):
         return self([self.empty])
 
 
+def shortened(text: str, longest: int = 60) -> str:
+    """A text to show to somebody who knows it: the beginning of a long one."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def listed(words: Sequence[str], most: int = 30) -> str:
+    """Words to show, of many the first, and how many more there are."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def half_letters(text: str) -> bool:
     """Whether a text has unpaired surrogates, which come of bytes that are not UTF-8, and which no tokenizer reads."""
     return any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from tmatch.backbone.attention import SelfAttention, Sight
 from tmatch.condition import Condition
 from tmatch.layers import GELU, LayerNorm, stream
-from tmatch.text.base import TextEncoder
+from tmatch.text.base import TextEncoder, listed, shortened
 
 
 class WordBlock(nn.Module):
@@ -58,10 +58,10 @@ class WordEncoder(TextEncoder):
     def remarks(self, prompts: Sequence[str]) -> list[str]:
         found = []
         if unknown := sorted({word for prompt in prompts for word in self.unknown(prompt)}):
-            names = ", ".join(map(repr, unknown))
-            found.append(f"the model never saw {names} and draws without; it knows: {' '.join(self.vocabulary)}.")
+            names = listed([repr(shortened(word)) for word in unknown])
+            found.append(f"the model never saw {names} and draws without; it knows: {listed(self.vocabulary)}.")
         if long := [prompt for prompt in prompts if len(prompt.split()) > self.longest]:
-            found.append(f"the model reads the first {self.longest} words of a prompt: {long[0]!r}.")
+            found.append(f"the model reads the first {self.longest} words of a prompt: {shortened(long[0])!r}.")
         return found
 
     def forward(self, captions: Sequence[str]) -> Condition:
