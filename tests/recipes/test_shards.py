@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from tiny import save_code_autoencoder, save_kl_autoencoder, save_text_encoder
 
@@ -19,7 +20,7 @@ from tmatch.app.cli import main
 from tmatch.data.pictures import cut
 from tmatch.prepare.shards import ShardSet
 from tmatch.pretrained import load_autoencoder
-from tmatch.recipes import load_model
+from tmatch.recipes import RECIPES, load_model
 from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
 from tmatch.recipes.shards import ShardRecipe
 from tmatch.train import TrainConfig, checkpoint
@@ -172,6 +173,36 @@ SMALL = [
     "--backbone.width", "16", "--backbone.depth", "1", "--backbone.heads", "2", "--train.batch", "4",
     "--train.preview-every", "0",
 ]  # fmt: skip
+
+
+def test_several_folders_are_trained_on_together(shards: Path, tmp_path: Path) -> None:
+    """As one with all their samples; not if encoders made them that are not the same."""
+    again = ["--text", str(shards / "text"), "--size", "16", "--multiple", "4", "--crop", "buckets", "--chunk", "7"]
+    main(
+        ["prepare", str(shards / "pictures"), "--autoencoder", str(shards / "kl"), *again, "--out", str(tmp_path / "b")]
+    )
+    folders = (shards / "shards", tmp_path / "b")
+    both = ShardSet(*folders)
+    assert len(both) == 2 * len(ShardSet(folders[0]))
+    assert both.read(len(both.manifest.shards) - 1).rows.tolist()
+    ran = recipe(shards, preview_every=3).model_copy(update={"shards": folders})
+    assert ran.run(tmp_path / "run") == {"weights": "model.safetensors", "samples": len(both)}
+    _, reloaded = load_model(str(tmp_path / "run"))
+    assert isinstance(reloaded, ShardRecipe)
+    assert reloaded.shards == folders
+    other = str(save_kl_autoencoder(tmp_path / "kl", seed=1))
+    main(["prepare", str(shards / "pictures"), "--autoencoder", other, *again, "--out", str(tmp_path / "c")])
+    with pytest.raises(ValueError, match=r"another autoencoder, with other weights.* than those of"):
+        ShardSet(folders[0], tmp_path / "c")
+
+
+def test_one_folder_is_written_as_it_always_was() -> None:
+    """By its name alone; several are a list, in JSON and in YAML."""
+    settings = RECIPES["shards-fm"]().model_dump(mode="json")
+    for written, read in (("a", (Path("a"),)), (["a", "b"], (Path("a"), Path("b")))):
+        assert ShardRecipe.model_validate_json(json.dumps({**settings, "shards": written})).shards == read
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        ShardRecipe.model_validate_json(json.dumps({**settings, "shards": []}))
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,17 @@ class Manifest(Strict):
         return hashlib.sha256("".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
 
     @classmethod
+    def joined(cls, manifests: Sequence["Manifest"]) -> "Manifest":
+        """That of several folders together, whose encoders are the same."""
+        counts = {
+            name: sum(getattr(one, name) for one in manifests)
+            for name in ("samples", "captions", "captions_cut", "skipped")
+        }
+        return manifests[0].model_copy(
+            update={**counts, "shards": tuple(shard for one in manifests for shard in one.shards)}
+        )
+
+    @classmethod
     def of(cls, settings: Settings, chunks: Sequence[Chunk], null: str) -> "Manifest":
         """The sum of all chunks."""
         shards = tuple(shard for chunk in chunks for shard in chunk.shards)

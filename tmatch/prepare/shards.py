@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from tmatch.files import write_bytes
-from tmatch.prepare.manifest import AutoencoderIdentity, Manifest, TextIdentity
+from tmatch.prepare.manifest import AutoencoderIdentity, Manifest, Settings, TextIdentity
 
 MANIFEST = "manifest.json"
 NULL = "null.safetensors"
@@ -61,25 +61,20 @@ def _between(ends: Tensor, index: int) -> tuple[int, int]:
 
 
 class ShardSet:
-    """The shards of a folder; each is checked against its checksum when it is first read, unless another does that."""
+    """The shards of one or more folders; each is checked when it is first read, unless another process does that."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        file = folder / MANIFEST
-        if not file.is_file():
-            raise ValueError(f"{folder} holds no finished shards: it has no {MANIFEST}; make them with tmatch prepare.")
-        try:
-            self.manifest = Manifest.model_validate_json(file.read_bytes())
-        except ValidationError as error:
-            detail = error.errors()[0]
-            reason = f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
-            raise ValueError(f"{file} is not a manifest of this version ({reason}); prepare the data anew.") from error
-        if self.manifest.samples == 0:
-            raise ValueError(f"{folder} holds no samples: every row was skipped, for the reasons in its skipped.jsonl.")
-        if self.manifest.samples != sum(shard.samples for shard in self.manifest.shards):
-            raise ValueError(f"{file} does not add up to its samples; prepare the data again, which writes it anew.")
+    def __init__(self, *folders: Path) -> None:
+        self.folders = folders
+        manifests = [_manifest(folder) for folder in folders]
+        for folder, manifest in zip(folders[1:], manifests[1:], strict=True):
+            _require_alike(folders[0], manifests[0].settings, folder, manifest.settings)
+        self.manifest = Manifest.joined(manifests)
+        self.files = [f / shard.file for f, one in zip(folders, manifests, strict=True) for shard in one.shards]
         self._open: dict[int, Samples] = {}
         self._seen: set[int] = set()
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.folders))
 
     def __len__(self) -> int:
         return self.manifest.samples
@@ -87,8 +82,7 @@ class ShardSet:
     def check(self, number: int) -> None:
         """Hold a shard against its checksum, the first time."""
         if number not in self._seen:
-            shard = self.manifest.shards[number]
-            _verified(self.folder / shard.file, shard.sha256)
+            _verified(self.files[number], self.manifest.shards[number].sha256)
             self._seen.add(number)
 
     def read(self, number: int, check: bool = True) -> Samples:
@@ -96,11 +90,11 @@ class ShardSet:
         if check:
             self.check(number)
         if number not in self._open:
-            shard = self.manifest.shards[number]
-            samples = Samples(**_verified(self.folder / shard.file, None))
+            shard, file = self.manifest.shards[number], self.files[number]
+            samples = Samples(**_verified(file, None))
             if (len(samples), *samples.latents.shape[2:]) != (shard.samples, *shard.size):
                 raise ValueError(
-                    f"{self.folder / MANIFEST} says another number or size of the samples in {shard.file} than there "
+                    f"{file.parent / MANIFEST} says another number or size of the samples in {shard.file} than there "
                     "are; prepare the data again, which writes it anew."
                 )
             if len(self._open) >= OPEN:
@@ -110,15 +104,16 @@ class ShardSet:
 
     def null(self) -> Tensor:
         """The tokens of the empty caption."""
-        return _verified(self.folder / NULL, self.manifest.null)["text"]
+        return _verified(self.folders[0] / NULL, self.manifest.null)["text"]
 
     def require_files(self) -> None:
-        """Refuse a folder that has less than its manifest lists, now and not when a run comes to what is missing."""
-        there, shards = {path.name for path in self.folder.iterdir()}, self.manifest.shards
-        if missing := [shard.file for shard in shards if shard.file not in there]:
+        """Refuse folders that have less than is listed, now and not when a run comes to what is missing."""
+        there = {path for folder in self.folders for path in folder.iterdir()}
+        if missing := [file for file in self.files if file not in there]:
             raise ValueError(
-                f"{len(missing)} of the {len(shards)} shards that {self.folder / MANIFEST} lists are not there, "
-                f"{missing[0]} among them: copy them again, or prepare the data again, which writes what is missing."
+                f"{len(missing)} of the {len(self.files)} shards that {missing[0].parent / MANIFEST} lists are not "
+                f"there, {missing[0].name} among them: copy them again, or prepare the data again, which writes what "
+                "is missing."
             )
 
     def require(self, autoencoder: AutoencoderIdentity, text: TextIdentity) -> None:
@@ -130,9 +125,40 @@ class ShardSet:
         ):
             if differs:
                 raise ValueError(
-                    f"The shards of {self.folder} were made with the {kind} {own.name}, and this is {given.name}, "
+                    f"The shards of {self} were made with the {kind} {own.name}, and this is {given.name}, "
                     f"with {differs}; prepare the data with it, or take the one they were made with."
                 )
+
+
+def _manifest(folder: Path) -> Manifest:
+    """Of a folder of shards."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise ValueError(f"{folder} holds no finished shards: it has no {MANIFEST}; make them with tmatch prepare.")
+    try:
+        manifest = Manifest.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        detail = error.errors()[0]
+        reason = ": ".join(filter(None, (".".join(map(str, detail["loc"])), detail["msg"])))
+        raise ValueError(f"{file} is not a manifest of this version ({reason}); prepare the data anew.") from error
+    if manifest.samples == 0:
+        raise ValueError(f"{folder} holds no samples: every row was skipped, for the reasons in its skipped.jsonl.")
+    if manifest.samples != sum(shard.samples for shard in manifest.shards):
+        raise ValueError(f"{file} does not add up to its samples; prepare the data again, which writes it anew.")
+    return manifest
+
+
+def _require_alike(folder: Path, settings: Settings, other: Path, others: Settings) -> None:
+    """Refuse to mix what other encoders made, or what is kept in another precision."""
+    kinds = (("autoencoder", settings.autoencoder, others.autoencoder), ("text encoder", settings.text, others.text))
+    differ = [f"{kind}, with {what}" for kind, one, two in kinds if (what := one.differs(two))]  # type: ignore[arg-type]
+    if settings.dtype != others.dtype:
+        differ.append(f"dtype, {others.dtype} for {settings.dtype}")
+    if differ:
+        raise ValueError(
+            f"The shards of {other} have another {' and another '.join(differ)} than those of {folder}; prepare both "
+            "alike to train on them together."
+        )
 
 
 def _verified(path: Path, sha256: str | None) -> dict[str, Tensor]:

@@ -159,7 +159,7 @@ class Keys:
 class Parts(Dataset[Batch | ValueError]):
     """Parts of batches by (step, part), for the workers of a `DataLoader`: each opens the shards for itself."""
 
-    folder: Path
+    folders: tuple[Path, ...]
     size: int
     parts: int = 1
     seed: int = 0
@@ -170,7 +170,7 @@ class Parts(Dataset[Batch | ValueError]):
     @cached_property
     def stream(self) -> Stream:
         """The stream they are parts of."""
-        return Stream(ShardSet(self.folder), self.seed, self.window, self.rank, self.world)
+        return Stream(ShardSet(*self.folders), self.seed, self.window, self.rank, self.world)
 
     def __getitem__(self, key: tuple[int, int]) -> Batch | ValueError:
         step, part = key
@@ -210,7 +210,7 @@ class StreamedStates(Batches):
 
     def __init__(
         self,
-        folder: Path,
+        folders: Path | tuple[Path, ...],
         patch: Patchify,
         seed: int = 0,
         window: int = 8,
@@ -219,7 +219,7 @@ class StreamedStates(Batches):
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self.folder = folder
+        self.folders = (folders,) if isinstance(folders, Path) else folders
         self.patch = patch
         self.seed = seed
         self.window = window
@@ -234,7 +234,7 @@ class StreamedStates(Batches):
         if self._asked != (step, part, size, parts):  # the first, or out of turn
             mine = range(parts * self.rank // self.world, parts * (self.rank + 1) // self.world)
             keys = Keys(step, mine, part)
-            source = Parts(self.folder, size, parts, self.seed, self.window, self.rank, self.world)
+            source = Parts(self.folders, size, parts, self.seed, self.window, self.rank, self.world)
             self._reader = zip(islice(keys, 1, None), source.ahead(keys, self.workers), strict=False)
         following, batch = next(self._reader)
         self._asked = (*following, size, parts)

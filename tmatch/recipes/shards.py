@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor
 
 from tmatch.data import Codec, InMemory
@@ -42,11 +42,20 @@ AUTOENCODER, TEXT = "autoencoder", "text_encoder"
 class ShardRecipe(TrainedRecipe):
     """Everything about a run on shards; no other key is taken. Encoders are those of the shards, and not trained."""
 
-    shards: Path = Field(default=Path("shards"), description="a folder that `tmatch prepare` made")
+    shards: tuple[Path, ...] = Field(
+        default=(Path("shards"),), min_length=1, description="folders that `tmatch prepare` made; one, or several"
+    )
     validation: Path | None = Field(default=None, description="another, of pictures that are not trained on")
     validation_images: int = Field(default=256, gt=0, description="pictures of the validation loss")
     window: int = Field(default=8, gt=0, description="shards that are mixed with each other")
     workers: int = Field(default=0, ge=0, description="processes that read ahead")
+
+    @field_validator("shards", mode="before")
+    @classmethod
+    def _one_is_several(cls, shards: object) -> object:
+        if isinstance(shards, str | Path):
+            return (shards,)
+        return tuple(shards) if isinstance(shards, list) else shards  # of JSON
 
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights.
@@ -66,7 +75,7 @@ class ShardRecipe(TrainedRecipe):
         )
         preview = Preview(about, shown.captions[:PREVIEWS])
         if place_of_process()[0] == 0:
-            print(f"tmatch: training on the {len(training)} pictures of {self.shards}", file=sys.stderr, flush=True)
+            print(f"tmatch: training on the {len(training)} pictures of {training}", file=sys.stderr, flush=True)
         self._require_same_encoders(about, out)
         if self.train.preview_every and place_of_process()[0] == 0:
             with _adding("Pictures on the way need it; --train.preview-every 0 trains without."):
@@ -84,7 +93,7 @@ class ShardRecipe(TrainedRecipe):
 
     def _data(self) -> tuple[ShardSet, ShardSet | None]:
         """What is trained on, and what is held out."""
-        training = ShardSet(self.shards)
+        training = ShardSet(*self.shards)
         validation = None if self.validation is None else ShardSet(self.validation)
         for shards in filter(None, (training, validation)):
             shards.require_files()
@@ -95,8 +104,9 @@ class ShardRecipe(TrainedRecipe):
         super().rehearse()
 
     def sizes(self, expected: Expected) -> Sizes:
-        if (self.shards / MANIFEST).is_file():
-            about, origin = self.about(ShardSet(self.shards), None), f"the shards in {self.shards}"
+        if all((folder / MANIFEST).is_file() for folder in self.shards):
+            shards = ShardSet(*self.shards)
+            about, origin = self.about(shards, None), f"the shards in {shards}"
             return Sizes(about.shape, (about.text.longest, about.text.width), about.autoencoder.codes, origin)
         codes = variant(self.variant).codes
         factor, channels = (expected.code_factor, 1) if codes else (expected.factor, expected.channels)
@@ -119,7 +129,7 @@ class ShardRecipe(TrainedRecipe):
         )
         if not same:
             raise ValueError(
-                f"{self.start.model} was trained with other encoders than those of {self.shards}: prepare the pictures "
+                f"{self.start.model} was trained with other encoders than those of {self.shards[0]}: prepare pictures "
                 "with its own, or train anew."
             )
 
@@ -132,7 +142,7 @@ class ShardRecipe(TrainedRecipe):
         held_out = () if validation is None else validation.manifest.sizes()
         for height, width in sorted({*sizes, *held_out}):
             if height % self.patch[0] or width % self.patch[1]:
-                where = self.shards if (height, width) in sizes else self.validation
+                where = training if (height, width) in sizes else self.validation
                 raise ValueError(
                     f"Latents of {where} are {height} x {width}, which tokens of {self.patch[0]} x "
                     f"{self.patch[1]} do not fill: set patch, or prepare the data with another --multiple."
