@@ -34,7 +34,7 @@ over=
 end() {
   signalled=yes
   told=" $(pgrep -d ' ' -P "$run") " || true
-  pkill -TERM -P "$run" || kill -TERM "$run"
+  pkill -TERM -P "$run" || { over=yes && kill -TERM "$run"; }
   while sleep 1 && kill -0 "$run" 2>/dev/null; do
     for process in $(pgrep -P "$run"); do
       case $told in *" $process "*) ;; *) over=yes && kill -TERM "$run" && return ;; esac
@@ -42,8 +42,8 @@ end() {
   done
 }
 interrupted=
-trap end TERM
-trap 'interrupted=yes; end' INT
+trap end TERM HUP # a terminal that closes, too
+trap 'interrupted=yes; end' INT QUIT
 while :; do
   signalled=
   wait "$run" && code=0 || code=$?

@@ -81,12 +81,21 @@ def test_what_it_cannot_take_is_said_by_its_own_names() -> None:
             pipe(**prompts)
 
 
-def test_a_generator_is_the_seed_it_began_with_and_a_list_has_one_for_each() -> None:
-    pipe, began = Pipeline.from_pretrained("shapes-fm"), [torch.Generator().manual_seed(seed) for seed in (7, 3)]
-    both, how = ["a red circle", "a blue square"], {"num_inference_steps": 1}
+def test_a_generator_gives_a_seed_and_goes_on_and_a_list_has_one_for_each() -> None:
+    """The same generator draws the same pictures, and others the next time; as with diffusers."""
+    pipe, both, how = (
+        Pipeline.from_pretrained("shapes-fm"),
+        ["a red circle", "a blue square"],
+        {"num_inference_steps": 1},
+    )
+    began = [torch.Generator().manual_seed(7) for _ in range(2)]
+    first, again = (pipe(both, generator=one, **how).tensors for one in began)
+    assert torch.equal(first, again)
+    assert not torch.equal(pipe(both, generator=began[0], **how).tensors, first)
+    each = [[torch.Generator().manual_seed(seed) for seed in (7, 3)] for _ in range(2)]
+    assert torch.equal(*(pipe(both, generator=generators, **how).tensors for generators in each))
+    torch.testing.assert_close(pipe(both, generator=torch.Generator().manual_seed(7), **how).tensors[0], first[0])
     listed = pipe(both, seed=[7, 3], **how).tensors
-    assert torch.equal(pipe(both, generator=began, **how).tensors, listed)
-    assert torch.equal(pipe(both, generator=began[0], **how).tensors, pipe(both, seed=7, **how).tensors)
     torch.testing.assert_close(pipe(both[1], seed=3, **how).tensors[0], listed[1], rtol=0, atol=1e-5)
 
 

@@ -90,9 +90,9 @@ class Pipeline:
     ) -> PipelineOutput:
         """Pictures of one prompt or of several; what is None is as the model's recipe has it.
 
-        The first picture has the `seed`, or 0, the next ones the next; or each its own of a list. A `generator` stands
-        for the seed that it began with. Pictures are of PIL, or arrays in [0, 1]: 'pt' (n, 3, height, width), 'np' (n,
-        height, width, 3).
+        The first picture has the `seed`, or 0, the next ones the next; or each its own of a list. A `generator` gives
+        one, and goes on. Pictures are of PIL, or arrays in [0, 1]: 'pt' (n, 3, height, width), 'np' (n, height, width,
+        3).
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
         if not isinstance(prompts, Iterable):
@@ -127,7 +127,7 @@ def _seeds(
     if seed is not None and generator is not None:
         raise ValueError("A seed and a generator say the same; give one of them.")
     if generator is not None:
-        seed = [_began(one) for one in generator] if isinstance(generator, Sequence) else _began(generator)
+        seed = [_drawn(one) for one in generator] if isinstance(generator, Sequence) else _drawn(generator)
     if not isinstance(seed, Sequence):
         first = _whole(0 if seed is None else seed)
         return range(first, first + count)
@@ -136,10 +136,11 @@ def _seeds(
     return [_whole(one) for one in seed]
 
 
-def _began(generator: torch.Generator) -> int:
+def _drawn(generator: torch.Generator) -> int:
+    """The next seed of a generator, which goes on: the next call has other pictures, as with diffusers."""
     if not isinstance(generator, torch.Generator):
         raise ValueError(f"A generator is a torch.Generator, or one for each picture; got {generator!r}.")
-    return generator.initial_seed()
+    return int(torch.randint(2**62, (), generator=generator, device=generator.device))
 
 
 def _whole(seed: SupportsIndex) -> int:

@@ -212,7 +212,7 @@ def test_processes_check_the_shards_of_a_step_between_them(tmp_path: Path, monke
     monkeypatch.setattr(
         module, "_verified", lambda path, sha256: (sha256 and hashed.append(path.name), verified(path, sha256))[1]
     )
-    streams = [Stream(ShardSet(folder), seed=1, window=2, rank=rank, world=3) for rank in range(3)]
+    streams = [Stream(ShardSet(folder), seed=1, window=2, among=(rank, 3)) for rank in range(3)]
     for step in range(4):  # an epoch
         used = {streams[0].shards.manifest.shards[shard].file for _, (shard, _) in streams[0].places(step, 6)}
         for rank, stream in enumerate(streams):

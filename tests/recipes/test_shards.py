@@ -194,6 +194,8 @@ def test_several_folders_are_trained_on_together(shards: Path, tmp_path: Path) -
     main(["prepare", str(shards / "pictures"), "--autoencoder", other, *again, "--out", str(tmp_path / "c")])
     with pytest.raises(ValueError, match=r"another autoencoder, with other weights.* than those of"):
         ShardSet(folders[0], tmp_path / "c")
+    with pytest.raises(ValueError, match="each folder of shards is given once"):
+        ShardSet(folders[0], shards / "text" / ".." / "shards")
 
 
 def test_one_folder_is_written_as_it_always_was() -> None:
@@ -207,12 +209,17 @@ def test_one_folder_is_written_as_it_always_was() -> None:
 
 @pytest.mark.parametrize(
     ("how", "told", "code"),
-    [("alone", signal.SIGTERM, 0), ("by scripts/torchrun.sh", signal.SIGTERM, 0), ("by a script", signal.SIGINT, 130)],
+    [
+        ("alone", signal.SIGTERM, 0),
+        ("by scripts/torchrun.sh", signal.SIGTERM, 0),
+        ("by a script", signal.SIGINT, 130),
+        ("by a script", signal.SIGHUP, 0),
+    ],
 )
 def test_told_to_end_a_run_saves(how: str, told: int, code: int, shards: Path, tmp_path: Path) -> None:
     """A scheduler tells all processes of a run at once, those that read ahead among them; or the script alone.
 
-    A terminal's Ctrl-C reaches the whole group of the script.
+    A terminal's Ctrl-C, or its end, reaches the whole group of the script.
     """
     run = ["shards-fm", "--shards", str(shards / "shards"), "--out", str(tmp_path / "run"), "--workers", "2", *SMALL]
     begin = [sys.executable, "-m", "tmatch", "train"] if how == "alone" else [str(ROOT / "scripts" / "torchrun.sh")]

@@ -166,6 +166,20 @@ def test_a_frozen_backbone_is_planned_without_its_way_back() -> None:
         assert memory.weights == free.memory[way].weights
 
 
+def test_a_rehearsal_refuses_what_a_run_would_and_no_more(flow: Path, tmp_path: Path) -> None:
+    missing = recipe("fm", model=str(tmp_path / "gone"))
+    wider = recipe("fm", model=str(flow)).model_copy(update={"backbone": BackboneSettings(width=32, depth=1, heads=2)})
+    for refused, words in ((missing, "There is no model"), (wider, r"has another backbone .*--backbone.width 16")):
+        with pytest.raises(ValueError, match=words):
+            refused.rehearse(tmp_path / "run")
+    recipe("fm", model=str(flow), freeze=True).rehearse(tmp_path / "run")  # which has words to learn, if some are new
+    begun = recipe("dtm", steps=1, model=str(flow), freeze=True)
+    begun.run(tmp_path / "begun")
+    begun.model_copy(update={"start": StartSettings(model=str(tmp_path / "gone"), freeze=True)}).rehearse(
+        tmp_path / "begun"
+    )
+
+
 def test_a_card_says_what_a_model_was_before(flow: Path, tmp_path: Path) -> None:
     for out, (words, start) in {
         "lora": ("Fine-tuned from another model of its author by LoRA of rank 2.", {"lora": 2}),

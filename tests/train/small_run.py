@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
+from datetime import timedelta
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import torch
 import tmatch as tm
 from tmatch.data import InMemory
 from tmatch.text import WordEncoder
-from tmatch.train import Captioned, GeneratorTask, TrainConfig, Trainer
+from tmatch.train import Captioned, GeneratorTask, TrainConfig, Trainer, checkpoint
 
 STEPS = 40
 _PRELOADED = ["tmatch.train", "torch.distributed.fsdp", "torch.distributed.launcher.api", "torch._dynamo"]
@@ -52,10 +54,35 @@ def die_once(run: Trainer, rank: int, step: int) -> None:
     run.update = fatal  # type: ignore[method-assign]
 
 
+def look_slowly(run: Trainer, patience: float) -> None:
+    """Have a run draw for longer than processes wait for each other, and fail at the averaged weights."""
+    drawn: list[int] = []
+
+    def preview(task: object) -> torch.Tensor:
+        newest = checkpoint.latest(run.out)
+        assert newest is not None, "it was saved before"
+        assert newest.name == f"step-{run.step:08d}"
+        drawn.append(run.step)
+        if len(drawn) % 2 == 0:
+            raise torch.OutOfMemoryError("no memory left")
+        time.sleep(2 * patience)
+        return torch.zeros(3, 4, 4)
+
+    run.preview = preview
+
+
 def main(out: Path, changes: dict[str, object], started: Event | None = None) -> None:
-    """The run to its end; `dies` is the rank and the step at which it is killed once."""
+    """The run to its end; `dies` is the rank and the step at which it is killed once.
+
+    `patience` is how many seconds processes wait for each other, half as long as the run's pictures take.
+    """
     torch.set_num_threads(1)
-    run = trainer(out, **{key: value for key, value in changes.items() if key != "dies"})
+    patience = changes.get("patience")
+    if isinstance(patience, float):
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=patience))
+    run = trainer(out, **{key: value for key, value in changes.items() if key not in ("dies", "patience")})
+    if isinstance(patience, float):
+        look_slowly(run, patience)
     if "dies" in changes:
         die_once(run, *changes["dies"])  # type: ignore[misc]
     if started is not None:

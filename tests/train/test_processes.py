@@ -143,3 +143,15 @@ def test_processes_at_rest_may_end(tmp_path: Path) -> None:
         check=False, timeout=300, env=os.environ | ONE_THREAD, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("parallel", ["replicate", "shard"])
+def test_the_first_process_may_take_its_time_to_draw_and_fail(parallel: str, tmp_path: Path) -> None:
+    """Longer than processes wait for each other otherwise; what was saved is on the disk by then."""
+    launched(
+        tmp_path / "run", 2, parallel=parallel, patience=4.0, steps=2, checkpoint_every=2, validate_every=2,
+        preview_every=2,
+    )  # fmt: skip
+    assert len(losses(tmp_path / "run")) == 2
+    assert [file.name for file in (tmp_path / "run" / "previews").iterdir()] == ["step-00000002-raw.png"]
+    assert len((tmp_path / "run" / "validation.jsonl").read_text().splitlines()) == 1

@@ -124,6 +124,9 @@ def test_a_look_that_fails_is_said_and_loses_nothing(tmp_path: Path, capsys: pyt
     """Memory that runs out while drawing must not end a run, at the same step, each time it is started again."""
 
     def preview(_: object) -> torch.Tensor:
+        newest = checkpoint.latest(tmp_path)
+        assert newest is not None, "it was saved before"
+        assert newest.name == f"step-{run.step:08d}"
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     run = trainer(tmp_path, steps=4, preview_every=2)
@@ -137,12 +140,14 @@ def test_a_run_ended_between_saving_and_looking_looks_when_it_goes_on(tmp_path: 
     whole = trainer(tmp_path / "whole", steps=4, validate_every=2)
     assert whole.run()
     cut = trainer(tmp_path / "cut", steps=4, validate_every=2)
-    cut._look = lambda: sys.exit("ended")  # type: ignore[method-assign]
+    cut._look = lambda measure, draw: sys.exit("ended") if measure else None  # type: ignore[method-assign]
     with pytest.raises(SystemExit):
         cut.run()
     again = trainer(tmp_path / "cut", steps=4, validate_every=2)
     again.resume()
+    assert again.step == 2
     assert again.run()
+    assert trainer(tmp_path / "cut", steps=4, validate_every=2).run(), "and not twice"
     assert [line["step"] for line in again.monitor.validations.read()] == [2, 4]
     assert again.monitor.validations.read() == whole.monitor.validations.read()
 

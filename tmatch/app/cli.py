@@ -100,7 +100,7 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
             print(as_file(recipe), end="", flush=True)
             recipe.train.parts()
             require_place(out, recipe.train, recipe.model_dump(mode="json"))
-            recipe.rehearse()
+            recipe.rehearse(out)
             return
         result = recipe.run(out, progress=True)
         if result is None:

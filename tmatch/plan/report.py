@@ -104,7 +104,9 @@ def _training(plan: Plan) -> Table:
     parts = "at once" if plan.accumulate == 1 else f"in {plan.accumulate} parts"
     table.add_row("a step", f"{plan.seconds_a_step:,.3f} s, {parts}")
     table.add_row("speed", f"{plan.images_a_second:,.0f} images/s, {plan.tokens_a_second:,.0f} tokens/s")
-    table.add_row("to the end", f"{plan.days:,.2f} days, {plan.gpu_hours:,.0f} GPU-hours")
+    hours = 24 * plan.days
+    time = f"{plan.days:,.2f} days" if hours > 2 else f"{60 * hours:,.1f} minutes"
+    table.add_row("to the end", f"{time}, {plan.gpu_hours:,.{0 if plan.gpu_hours > 10 else 2}f} GPU-hours")
     return table
 
 

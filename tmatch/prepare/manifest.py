@@ -140,9 +140,11 @@ class Manifest(Strict):
             name: sum(getattr(one, name) for one in manifests)
             for name in ("samples", "captions", "captions_cut", "skipped")
         }
-        return manifests[0].model_copy(
-            update={**counts, "shards": tuple(shard for one in manifests for shard in one.shards)}
-        )
+        longest = max(one.settings.text.longest for one in manifests)
+        text = manifests[0].settings.text.model_copy(update={"longest": longest})
+        settings = manifests[0].settings.model_copy(update={"text": text})
+        shards = tuple(shard for one in manifests for shard in one.shards)
+        return manifests[0].model_copy(update={**counts, "settings": settings, "shards": shards})
 
     @classmethod
     def of(cls, settings: Settings, chunks: Sequence[Chunk], null: str) -> "Manifest":

@@ -65,6 +65,8 @@ class ShardSet:
 
     def __init__(self, *folders: Path) -> None:
         self.folders = folders
+        if len({folder.resolve() for folder in folders}) < len(folders):
+            raise ValueError(f"{self} are not all different: each folder of shards is given once.")
         manifests = [_manifest(folder) for folder in folders]
         for folder, manifest in zip(folders[1:], manifests[1:], strict=True):
             _require_alike(folders[0], manifests[0].settings, folder, manifest.settings)
@@ -110,10 +112,11 @@ class ShardSet:
         """Refuse folders that have less than is listed, now and not when a run comes to what is missing."""
         there = {path for folder in self.folders for path in folder.iterdir()}
         if missing := [file for file in self.files if file not in there]:
+            folder = missing[0].parent
+            gone, listed = (sum(file.parent == folder for file in files) for files in (missing, self.files))
             raise ValueError(
-                f"{len(missing)} of the {len(self.files)} shards that {missing[0].parent / MANIFEST} lists are not "
-                f"there, {missing[0].name} among them: copy them again, or prepare the data again, which writes what "
-                "is missing."
+                f"{gone} of the {listed} shards that {folder / MANIFEST} lists are not there, {missing[0].name} among "
+                "them: copy them again, or prepare the data again, which writes what is missing."
             )
 
     def require(self, autoencoder: AutoencoderIdentity, text: TextIdentity) -> None:

@@ -84,13 +84,12 @@ class Stream:
     for in parts, by as many processes as there are: together they have each sample once an epoch, whatever their
     number, and a step has the same samples whenever it is asked for.
 
-    The shards of a step are checked by the processes between them, of which this is the one of `rank` of `world`.
+    The shards of a step are checked by the processes of a machine between them, of which this is one: (rank, number).
     """
 
-    def __init__(self, shards: ShardSet, seed: int = 0, window: int = 8, rank: int = 0, world: int = 1) -> None:
+    def __init__(self, shards: ShardSet, seed: int = 0, window: int = 8, among: tuple[int, int] = (0, 1)) -> None:
         self.shards = shards
-        self.rank = rank
-        self.world = world
+        self.among = among
         sizes: dict[tuple[int, int], list[int]] = {}
         for number, shard in enumerate(shards.manifest.shards):
             sizes.setdefault(shard.size, []).append(number)
@@ -127,9 +126,9 @@ class Stream:
 
     def batch(self, step: int, size: int, part: int = 0, parts: int = 1) -> Batch:
         """A part of a step's batch."""
-        chosen = self.places(step, size)
+        chosen, (rank, number) = self.places(step, size), self.among
         for shard in {shard for _, (shard, _) in chosen}:
-            if shard % self.world == self.rank:
+            if shard % number == rank:
                 self.shards.check(shard)
         mine = [chosen[k] for k in torch.arange(size).tensor_split(parts)[part].tolist()]
         latents, captions, rows = [], [], []
@@ -164,13 +163,12 @@ class Parts(Dataset[Batch | ValueError]):
     parts: int = 1
     seed: int = 0
     window: int = 8
-    rank: int = 0
-    world: int = 1
+    among: tuple[int, int] = (0, 1)
 
     @cached_property
     def stream(self) -> Stream:
         """The stream they are parts of."""
-        return Stream(ShardSet(*self.folders), self.seed, self.window, self.rank, self.world)
+        return Stream(ShardSet(*self.folders), self.seed, self.window, self.among)
 
     def __getitem__(self, key: tuple[int, int]) -> Batch | ValueError:
         step, part = key
@@ -218,7 +216,9 @@ class StreamedStates(Batches):
         device: torch.device | str = "cpu",
         rank: int = 0,
         world: int = 1,
+        among: tuple[int, int] = (0, 1),
     ) -> None:
+        """`among` is its rank, and how many there are, on its machine: who checks which shards."""
         self.folders = (folders,) if isinstance(folders, Path) else folders
         self.patch = patch
         self.seed = seed
@@ -227,6 +227,7 @@ class StreamedStates(Batches):
         self.device = device
         self.rank = rank
         self.world = world
+        self.among = among
         self._asked: tuple[int, int, int, int] | None = None
         self._reader: Iterator[tuple[tuple[int, int], Batch]] = iter(())
 
@@ -234,7 +235,7 @@ class StreamedStates(Batches):
         if self._asked != (step, part, size, parts):  # the first, or out of turn
             mine = range(parts * self.rank // self.world, parts * (self.rank + 1) // self.world)
             keys = Keys(step, mine, part)
-            source = Parts(self.folders, size, parts, self.seed, self.window, self.rank, self.world)
+            source = Parts(self.folders, size, parts, self.seed, self.window, self.among)
             self._reader = zip(islice(keys, 1, None), source.ahead(keys, self.workers), strict=False)
         following, batch = next(self._reader)
         self._asked = (*following, size, parts)

@@ -43,10 +43,11 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
                 return CodeAutoencoder(self.levels, self.channels, self.width, self.blocks)
             return Autoencoder(self.channels, self.width, self.blocks)
 
-    def rehearse(self) -> None:
+    def rehearse(self, out: Path) -> None:
         """Refuse what a run would refuse of its data and of where it is to be."""
         if place_of_process()[1] > 1:
             raise ValueError("An autoencoder is trained by one process: start it without torchrun.")
+        checkpoint.require_free(out)
         self.train.place()
         self.data.training()
         self.data.validation(self.held_out)
@@ -56,8 +57,7 @@ class AutoencoderRecipe(Strict, Generic[AnyData]):
 
         The answer is None where the run was interrupted; the same call goes on.
         """
-        checkpoint.require_free(out)
-        self.rehearse()
+        self.rehearse(out)
         images = torch.cat(list(self.data.training().batches(1000))).to(self.train.place())
         task = AutoencoderTask(self.build(), images, self.kl, self.train.seed)
         contents = hashlib.sha256(images.cpu().contiguous().numpy().data).hexdigest()

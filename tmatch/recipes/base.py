@@ -21,7 +21,7 @@ from tmatch.recipes.start import StartSettings, merged
 from tmatch.solver import Euler, Solver
 from tmatch.tensors import whole
 from tmatch.text import TextEncoder
-from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer
+from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
 from tmatch.train.config import Strict
 from tmatch.train.processes import place_of_process
 from tmatch.variants import HeadConfig, variant
@@ -172,12 +172,17 @@ class TrainedRecipe(Strict, ABC):
             channels, own.width, own.depth, own.heads, condition_width, timed=timed, checkpointing=own.checkpointing
         )
 
-    def rehearse(self) -> None:
-        """Refuse what a run would refuse of its data and of the networks; of these nothing is allocated."""
+    def rehearse(self, out: Path) -> None:
+        """Refuse what a run would refuse of its data and of the networks; of these nothing is allocated.
+
+        Of a run that has begun, what it began with may be gone.
+        """
         self.train.place()
+        if checkpoint.latest(out) is not None:
+            return
         sizes = self.sizes(Expected())
         with torch.device("meta"):
-            self.start.rehearse(self.network(sizes.shape, sizes.text[1], sizes.codes))
+            self.start.require_fit(self.network(sizes.shape, sizes.text[1], sizes.codes))
 
     def fit(
         self, task: GeneratorTask, out: Path, draw: "Draw", begin: Callable[[], None], contents: str, progress: bool
@@ -205,6 +210,7 @@ class TrainedRecipe(Strict, ABC):
         average = trainer.processes.assembled(trainer.ema)
         if average is not None:
             write_tensors(out / "model.safetensors", merged(average.state_dict()))
+            trainer.processes.placed(average)
         trainer.processes.rest()  # the others end here, while the first measures
         assert average is None or isinstance(average, GeneratorTask)
         return Fitted(average)

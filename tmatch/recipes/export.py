@@ -63,7 +63,7 @@ def _impersonal(opened: Opened) -> About | AboutShards:
         data = own.data.model_copy(update={"folder": Path("pictures")} if isinstance(own.data, FolderData) else {})
         general = {"start": start, "data": data, "autoencoder": own.autoencoder if named else AUTOENCODER}
         return about.model_copy(update={"recipe": own.model_copy(update=general)})
-    changes = {"start": start, "shards": Path("shards"), "validation": None}
+    changes = {"start": start, "shards": (Path("shards"),), "validation": None}
     encoders = {"autoencoder": about.autoencoder, "text": about.text}
     for part, (name, encoder) in zip((AUTOENCODER, TEXT), encoders.items(), strict=True):
         if _is_local(encoder, opened.folder / part):

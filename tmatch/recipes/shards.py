@@ -29,7 +29,7 @@ from tmatch.sample import TextToImage
 from tmatch.text import EmbeddedText, TextEncoder
 from tmatch.train import Captioned, GeneratorTask, checkpoint
 from tmatch.train.config import Strict
-from tmatch.train.processes import place_of_process
+from tmatch.train.processes import place_of_process, place_on_machine
 from tmatch.variants import variant
 
 PREVIEWS = 16
@@ -63,6 +63,7 @@ class ShardRecipe(TrainedRecipe):
         The answer is None where the run was interrupted; the same call goes on.
         """
         checkpoint.require_free(out)
+        processes = self.train.processes()
         training, validation = self._data()
         about = self.about(training, validation)
         device, encoder = self.train.place(), EmbeddedText(training.null())
@@ -71,7 +72,14 @@ class ShardRecipe(TrainedRecipe):
         with initial_weights(self.train.seed):
             model = self.network(about.shape, encoder.width, about.autoencoder.codes)
         states = StreamedStates(
-            self.shards, Patchify(self.patch), self.train.seed, self.window, self.workers, device, *place_of_process()
+            self.shards,
+            Patchify(self.patch),
+            self.train.seed,
+            self.window,
+            self.workers,
+            device,
+            *place_of_process(),
+            place_on_machine(),
         )
         preview = Preview(about, shown.captions[:PREVIEWS])
         if place_of_process()[0] == 0:
@@ -80,6 +88,7 @@ class ShardRecipe(TrainedRecipe):
         if self.train.preview_every and place_of_process()[0] == 0:
             with _adding("Pictures on the way need it; --train.preview-every 0 trains without."):
                 preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
+        processes.wait()  # for the first, which may have had to fetch it
         finished = self.fit(
             GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
             lambda: write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"),
@@ -99,9 +108,9 @@ class ShardRecipe(TrainedRecipe):
             shards.require_files()
         return training, validation
 
-    def rehearse(self) -> None:
-        self.about(*self._data())
-        super().rehearse()
+    def rehearse(self, out: Path) -> None:
+        self._require_same_encoders(self.about(*self._data()), out)
+        super().rehearse(out)
 
     def sizes(self, expected: Expected) -> Sizes:
         if all((folder / MANIFEST).is_file() for folder in self.shards):

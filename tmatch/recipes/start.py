@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
 
 from tmatch.files import write_text
@@ -53,29 +53,30 @@ class StartSettings(Strict):
                 said = f"all {len(taken)} weights are taken from" if whole else f"{len(taken)} weights are taken from"
                 print(f"tmatch: {said} {self.model}{'' if whole else ', the rest is new'}", file=sys.stderr)
         self._hold(task, taken, task.model.kernel.backbone, seed)
+        if not any(parameter.requires_grad for parameter in task.parameters()):
+            raise ValueError(f"{self.model} fits whole, and with start.freeze nothing is left to train; leave it out.")
 
     def rehearse(self, model: Model) -> None:
         """Hold what training would, of a model that is only planned: by names and shapes, for no weight is read."""
-        if self.model is None:
-            return
-        task, taken = nn.ModuleDict({"model": model}), set[str]()
-        if self.freeze:
-            from tmatch.recipes.models import about_model  # which knows every recipe, hence this module
+        taken = self.require_fit(model) if self.freeze else set[str]()
+        if self.model is not None:
+            self._hold(nn.ModuleDict({"model": model}), taken, model.kernel.backbone, seed=0)
 
-            folder, about = about_model(self.model)
-            theirs = nn.ModuleDict({"model": about.network(folder)}).state_dict()
-            taken = {
-                name for name, own in task.state_dict().items() if name in theirs and own.shape == theirs[name].shape
-            }
-        self._hold(task, taken, model.kernel.backbone, seed=0)
+    def require_fit(self, model: Model) -> set[str]:
+        """Refuse a model to start from that is not there or does not fit; the names of what would be taken of it."""
+        if self.model is None:
+            return set()
+        from tmatch.recipes.models import about_model  # which knows every recipe, hence this module
+
+        folder, about = about_model(self.model)
+        own, theirs = (nn.ModuleDict({"model": one}).state_dict() for one in (model, about.network(folder)))
+        return set(fitting(own, theirs, self.model, _sizes(about.recipe.backbone)))
 
     def _hold(self, task: nn.Module, taken: Collection[str], backbone: nn.Module, seed: int) -> None:
         """Leave as it is what was taken, or the backbone but for LoRA."""
         for name, parameter in task.named_parameters():
             if self.freeze and name in taken:
                 parameter.requires_grad_(False)
-        if not any(parameter.requires_grad for parameter in task.parameters()):
-            raise ValueError(f"{self.model} fits whole, and with start.freeze nothing is left to train; leave it out.")
         if self.lora:
             with initial_weights(seed):
                 _adapt(backbone, self.lora)
@@ -85,9 +86,7 @@ class StartSettings(Strict):
         from tmatch.recipes.models import read_model  # which knows every recipe, hence this module
 
         _, about, weights = read_model(name)
-        backbone = about.recipe.backbone
-        sizes = [f"--backbone.{size} {getattr(backbone, size)}" for size in ("kind", "width", "depth", "heads")]
-        return take(task, getattr(about, "vocabulary", ()), weights, name, " ".join(sizes))
+        return take(task, getattr(about, "vocabulary", ()), weights, name, _sizes(about.recipe.backbone))
 
 
 def _kept(file: Path) -> list[str]:
@@ -109,6 +108,13 @@ def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: 
     """
     own = task.state_dict()
     new = _same_words(task.encoder, vocabulary, own, theirs)
+    fit = fitting(own, theirs, name, sizes)
+    task.load_state_dict(fit, strict=False)
+    return sorted(fit.keys() - {WORDS}) if new else sorted(fit)
+
+
+def fitting(own: Weights, theirs: Weights, name: str, sizes: str) -> Weights:
+    """Those of their weights that have the name and shape of one of our own, all of the backbone's among them."""
     fit = {key: weight for key, weight in theirs.items() if key in own and weight.shape == own[key].shape}
     prefix = "model.kernel.backbone."
     missing = [key for key in own if key.startswith(prefix) and key not in fit]
@@ -119,8 +125,12 @@ def take(task: GeneratorTask, vocabulary: Sequence[str], theirs: Weights, name: 
             f"{name} has another backbone ({layer.removeprefix(prefix)} {there}, and {_shape(own[layer])} here); give "
             f"the recipe the sizes of its backbone, {sizes}, and data like its own, or train anew."
         )
-    task.load_state_dict(fit, strict=False)
-    return sorted(fit.keys() - {WORDS}) if new else sorted(fit)
+    return fit
+
+
+def _sizes(backbone: BaseModel) -> str:
+    """The options that would give a backbone its sizes."""
+    return " ".join(f"--backbone.{size} {getattr(backbone, size)}" for size in ("kind", "width", "depth", "heads"))
 
 
 def _shape(weight: Tensor) -> str:

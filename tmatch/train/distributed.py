@@ -91,8 +91,9 @@ class Shards(Replicas):
         self._saving: tuple[Future[None], Callable[[], object]] | None = None
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
-        if self.rank == 0:  # to assemble weights in; on the CPU, where it does not take from what trains
-            self._plain = copy.deepcopy(networks, getattr(networks, "shared", dict)()).cpu()
+        if self.rank == 0:  # to assemble weights in, on the CPU, where it does not take from what trains
+            self._plain = copy.deepcopy(networks.cpu(), getattr(networks, "shared", dict)())
+            networks.to(self.device)
         self.spread(networks, units)
         register_fsdp_forward_method(networks, loss)
         self._root = cast("FSDPModule", networks)
@@ -133,7 +134,10 @@ class Shards(Replicas):
             weight = self.whole(tensor)
             if self.rank == 0:
                 plain[name].copy_(weight)
-        return cast("Network", self._plain.to(self.device)) if self.rank == 0 else None
+        return cast("Network", self._plain) if self.rank == 0 else None
+
+    def placed(self, networks: Network) -> Network:
+        return networks.to(self.device)
 
     def dismiss(self) -> None:
         if self.rank == 0:

@@ -59,8 +59,12 @@ class Processes:
         """Networks with all of their weights, to draw and measure with; None where another process has that to do."""
         return networks
 
+    def placed(self, networks: Network) -> Network:
+        """What was assembled, where it can be computed with."""
+        return networks
+
     def dismiss(self) -> None:
-        """Done with what was assembled: while training there may be no room for it."""
+        """Done with it: while training there may be no room for it."""
 
     def here(self, tensor: Tensor) -> Tensor:
         """The part of a tensor that this process has."""
@@ -93,6 +97,12 @@ def place_of_process() -> tuple[int, int]:
             f"RANK={rank} is none of WORLD_SIZE={world} processes: torchrun sets both; unset them without it."
         )
     return int(rank), int(world)
+
+
+def place_on_machine() -> tuple[int, int]:
+    """This process's rank among those of its machine, and how many these are; by torchrun, or as among all."""
+    rank, world = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
+    return (int(rank), int(world)) if rank.isdigit() and world.isdigit() else place_of_process()
 
 
 def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None = None) -> Processes:

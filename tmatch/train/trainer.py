@@ -104,10 +104,8 @@ class Trainer:
         shown = Shown(self.config.steps, progress and self.processes.rank == 0)
         with shown, interruptions() as interrupted:
             shown.at(self.step)
-            if self.step and self.processes.chosen(
-                self.processes.rank == 0 and self._owed()
-            ):  # it was ended between saving and looking
-                self._look()
+            owed = self._owed() if self.step and self.processes.rank == 0 else (False, False)
+            self._look(*self.processes.chosen(owed))
             while self.step < last and not self.processes.agreed(bool(interrupted)):
                 loss = self.update()
                 self.monitor.loss(self.step, loss, self.config.rate(self.step - 1))
@@ -116,7 +114,7 @@ class Trainer:
                 self.processes.settle()
                 if self.step % self.config.checkpoint_every == 0 or self.step == last:
                     self.save()
-                self._look()
+                self._look(*self._looks())
             if self.step < last:
                 self.save()
             self.processes.settle(wait=True)
@@ -131,32 +129,33 @@ class Trainer:
         draw = self.preview is not None and _due(self.step, self.config.preview_every)
         return _due(self.step, self.config.validate_every), draw
 
-    def _owed(self) -> bool:
-        """Whether it was time for a look, of which nothing is there."""
+    def _owed(self) -> tuple[bool, bool]:
+        """What of that is not there: the run was ended between saving and looking."""
         measure, draw = self._looks()
-        return (measure and not self.monitor.measured(self.step)) or (draw and not self.monitor.drew(self.step, "ema"))
+        return measure and not self.monitor.measured(self.step), draw and not self.monitor.drew(self.step, "ema")
 
-    def _look(self) -> None:
-        """Measure and draw what is learnt, with the weights as they are and with their average, when it is time to.
+    def _look(self, measure: bool, draw: bool) -> None:
+        """Measure and draw what is learnt, with the weights as they are and with their average.
 
-        What goes wrong here, such as memory that runs out, is said and does not end the training.
+        What was saved is on the disk by then. What goes wrong here, such as memory that runs out, is said and does not
+        end the training.
         """
-        measure, draw = self._looks()
         if not measure and not draw:
             return
+        self.processes.settle(wait=True)
         losses: dict[str, dict[str, float]] = {}
         for name, networks in {"raw": self.task, "ema": self.ema}.items():
             task = self.processes.assembled(networks)
             if task is not None and measure:
                 with self._surviving("measured"), torch.no_grad(), self.config.autocast():
-                    losses[name] = task.validate()
+                    losses[name] = self.processes.placed(task).validate()
             if task is not None and draw and self.preview is not None:
                 with self._surviving("drawn from"):
-                    self.monitor.picture(self.step, name, self.preview(task))
-        self.processes.dismiss()
+                    self.monitor.picture(self.step, name, self.preview(self.processes.placed(task)))
+            self.processes.dismiss()
+            self.processes.wait()  # for the first, before the next weights are assembled
         if losses:
             self.monitor.validation(self.step, losses)
-        self.processes.wait()
 
     @contextmanager
     def _surviving(self, what: str) -> Iterator[None]:
