@@ -36,6 +36,11 @@ def initial_weights(seed: int) -> Iterator[None]:
         yield
 
 
+def next_seed(generator: torch.Generator) -> int:
+    """A seed by a generator of PyTorch's, which goes on: the next is another."""
+    return int(torch.randint(2**62, (), generator=generator, device=generator.device))
+
+
 class Noise:
     """One stream of random numbers an image: a pure function of (seed, position in the stream).
 

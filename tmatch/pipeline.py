@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from tmatch.data.pictures import to_image
+from tmatch.noise import next_seed
 from tmatch.pretrained.hub import Access, download, require_there, upload
 from tmatch.recipes.export import export
 from tmatch.recipes.models import HUB, MODELS, Opened, open_model
@@ -137,10 +138,9 @@ def _seeds(
 
 
 def _drawn(generator: torch.Generator) -> int:
-    """The next seed of a generator, which goes on: the next call has other pictures, as with diffusers."""
     if not isinstance(generator, torch.Generator):
         raise ValueError(f"A generator is a torch.Generator, or one for each picture; got {generator!r}.")
-    return int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    return next_seed(generator)
 
 
 def _whole(seed: SupportsIndex) -> int:
