@@ -37,8 +37,11 @@ def initial_weights(seed: int) -> Iterator[None]:
 
 
 def next_seed(generator: torch.Generator) -> int:
-    """A seed by a generator of PyTorch's, which goes on: the next is another."""
-    return int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    """A seed by the state of a PyTorch generator, which goes on from there: the next is another."""
+    digest = hashlib.blake2b(generator.get_state().numpy().tobytes(), digest_size=7).digest()
+    seed = int.from_bytes(digest, "big")
+    generator.manual_seed(seed)
+    return seed
 
 
 class Noise:
