@@ -1,8 +1,10 @@
 """The flow kernel with heads whose velocity is known exactly."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from laws import SHAPE, GaussianHead, Reading, assert_moments, awake
+from laws import SHAPE, SMALL_HEAD, GaussianHead, Reading, assert_moments, awake, condition, data_of, small_model
 
 import tmatch as tm
 from tmatch.guidance import Branches
@@ -88,3 +90,12 @@ def test_a_clock_changes_nothing(t: torch.Tensor | None) -> None:
         assert torch.equal(kept, flow(b_0, h, t, decoding, CONDITIONAL))
     assert sorted(clock) == [0.0, 0.5, 1.0]
     assert len(calls) == 3 + 3 * 4, "three moments once, and four evaluations for each of three tokens"
+
+
+@pytest.mark.parametrize(("share", "tokens"), [(0.1, 1), (0.5, 3), (0.7, 5), (1.0, 6)])
+def test_the_head_learns_from_its_share_of_the_tokens(share: float, tokens: int) -> None:
+    model, seen = small_model("dtm", head=replace(SMALL_HEAD, share=share)), []
+    loss = model.kernel.flow.loss
+    model.kernel.flow.loss = lambda b, *rest: (seen.append(b.shape[1]), loss(b, *rest))[1]
+    model.loss(data_of("dtm", 2), tm.Noise(range(2)), condition(2))
+    assert seen == [tokens]

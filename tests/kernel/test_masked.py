@@ -108,6 +108,16 @@ def test_a_backbone_that_reads_too_little_is_refused() -> None:
         tm.build("mar-discrete", tm.DiT(1, 64, 1, 2), 1, tm.HeadConfig(codes=5))
 
 
+def test_the_share_of_iterations_left_falls_to_nothing() -> None:
+    """By which the noise on the confidence falls."""
+    model, left = small_model("mar-discrete"), []
+    reveal = model.kernel.reveal
+    model.kernel.reveal = lambda h, t, turn, *rest: (left.append(turn.left), reveal(h, t, turn, *rest))[1]
+    decoding = tm.Decoding(unmasking=tm.Unmasking(4, "confidence"))
+    model.sample(shape_of("mar-discrete"), tm.Noise(range(2)), condition(2), decoding=decoding)
+    assert left == [0.75, 0.5, 0.25, 0.0]
+
+
 def test_confidence_is_noisy_at_first_and_greedy_at_last() -> None:
     """With all places alike but for a little, the order is random while there is noise, and by confidence without."""
     codes = torch.zeros(1, *SHAPE[:-1], 1)
