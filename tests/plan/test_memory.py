@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import tmatch as tm
+from tmatch.plan import plan
 from tmatch.plan.memory import Memory, gathered, replicated, sharded
 from tmatch.plan.training import Activations
 
@@ -28,6 +29,16 @@ def test_replicated_states_take_twenty_bytes_a_parameter() -> None:
 def test_sharded_states_go_to_one_nth(ranks: int) -> None:
     whole, part = replicated(model(), USED).states, sharded(model(), USED, ranks, "bfloat16").states
     assert whole <= ranks * part <= whole + 20 * ranks  # a rank rounds up to a whole number
+
+
+def test_replicas_of_shards_hold_what_as_many_fewer_gpus_would() -> None:
+    states = [
+        plan(model(), (4, 4, 16), 64, "H100 SXM", gpus, 10, text=(3, 8), replicas=replicas).memory["FSDP2"].states
+        for gpus, replicas in ((64, 1), (64, 8), (8, 1))
+    ]
+    assert states[0] < states[1] == states[2]
+    with pytest.raises(ValueError, match="6 GPUs do not divide into 4 replicas"):
+        plan(model(), (4, 4, 16), 6, "H100 SXM", 6, 10, text=(3, 8), replicas=4)
 
 
 def test_what_is_gathered_does_not_depend_on_the_ranks() -> None:

@@ -129,3 +129,13 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="This machine has no 'cuda' device"):
             TrainConfig(steps=1, device="cuda").place()
+
+
+def test_replicas_are_of_sharded_weights_and_divide_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"train\.replicas is for sharded weights"):
+        TrainConfig(steps=1, replicas=2)
+    config = TrainConfig(steps=1, batch=12, parallel="shard", replicas=2)
+    assert config.parts() == 1  # planned here for a cluster
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ValueError, match=r"3 processes do not divide into 2 train\.replicas"):
+        config.parts()

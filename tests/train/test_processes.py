@@ -107,6 +107,14 @@ def test_two_shards_do_too_as_do_those_that_go_on_or_lose_a_process(alone: Path,
     assert torch.equal(losses(shards), losses(hurt))
 
 
+def test_two_replicas_of_two_shards_do_too_and_one_process_goes_on(alone: Path, tmp_path: Path) -> None:
+    launched(tmp_path, 4, parallel="shard", replicas=2)
+    assert_same_run(tmp_path, alone)
+    shutil.rmtree(tmp_path / f"step-{STEPS:08d}")
+    trainer(tmp_path, **SETTINGS).run()
+    assert_same_run(tmp_path, alone)
+
+
 def test_three_replicas_that_go_on_take_the_very_same_steps(tmp_path: Path) -> None:
     """Of two the order in which gradients add up does not matter, of three it does."""
     few = {"parallel": "replicate", "steps": 8, "checkpoint_every": 4, "validate_every": 0, "awake": True}

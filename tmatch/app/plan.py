@@ -49,7 +49,7 @@ def planned(recipe: Recipe, hardware: Hardware, expected: Expected) -> Plan:
         )
     return plan(
         model, sizes.shape, train.batch, hardware.device, hardware.gpus, train.steps, text=sizes.text,
-        micro_batch=train.batch // (hardware.gpus * train.accumulate),
+        micro_batch=train.batch // (hardware.gpus * train.accumulate), replicas=train.replicas,
         precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
         draw=Draw(how.steps, how.head_steps, guided=how.guidance != 1, iterations=how.iterations),
     )  # fmt: skip

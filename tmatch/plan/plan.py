@@ -139,29 +139,34 @@ def plan(
     *,
     text: Text | None = None,
     micro_batch: int | None = None,
+    replicas: int = 1,
     precision: Precision = "bfloat16",
     utilisation: Utilisation = Utilisation(),
     draw: Draw | None = None,
 ) -> Plan:
     """What `steps` of a model built on the meta device take, on states of `shape` (*grid, channels).
 
-    `batch` is that of all GPUs together, computed by each in parts of `micro_batch` (None: in one). `text` is the
-    length and width of the text embedding, whose encoder is not counted, nor the autoencoder. `draw` is how an image is
-    drawn: with guidance where there is a text, unless told otherwise.
+    `batch` is that of all GPUs together, computed by each in parts of `micro_batch` (None: in one). Sharded weights are
+    held by `replicas` groups of GPUs, each with all of them. `text` is the length and width of the text embedding, whose
+    encoder is not counted, nor the autoencoder. `draw` is how an image is drawn: with guidance where there is a text,
+    unless told otherwise.
     """
     _require_meta(model)
     require_precision(precision)
     device = device if isinstance(device, Device) else device_of(device)
     steps = whole("The number of steps", steps)
     micro_batch = _share(whole("The batch", batch), whole("The number of GPUs", gpus), micro_batch)
+    if gpus % whole("The number of replicas", replicas):
+        raise ValueError(f"{gpus} GPUs do not divide into {replicas} replicas of the weights.")
     with _no_values_looked_at(model):
         drawn = sampling(model, shape, text, draw or Draw(guided=text is not None))
         once = flops(model, shape, text, micro_batch)
         kept = activations(model, shape, text, micro_batch, precision, checkpoint=False)
         less = activations(model, shape, text, micro_batch, precision, checkpoint=True) if checkpointed(model) else None
-    memory = _memory(model, kept, "", gpus, precision, batch // (gpus * micro_batch))
+    among, accumulate = gpus // replicas, batch // (gpus * micro_batch)
+    memory = _memory(model, kept, "", among, precision, accumulate)
     if less is not None:
-        memory |= _memory(model, less, ", checkpointing", gpus, precision, batch // (gpus * micro_batch))
+        memory |= _memory(model, less, ", checkpointing", among, precision, accumulate)
     return Plan(
         device=device,
         gpus=gpus,
@@ -181,12 +186,12 @@ def plan(
 
 
 def _memory(
-    model: Model, used: Activations, how: str, gpus: int, precision: Precision, accumulate: int
+    model: Model, used: Activations, how: str, among: int, precision: Precision, accumulate: int
 ) -> dict[str, Memory]:
-    """By way of distributing the weights."""
+    """By way of distributing the weights: to every GPU, or `among` so many."""
     return {
         f"DDP{how}": replicated(model, used),
-        f"FSDP2{how}": sharded(model, used, gpus, precision, accumulate),
+        f"FSDP2{how}": sharded(model, used, among, precision, accumulate),
     }
 
 

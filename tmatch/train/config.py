@@ -39,11 +39,12 @@ class TrainConfig(Strict):
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products
     device: Device = "auto"  # 'auto' takes the accelerator if there is one
     parallel: Parallel = "replicate"  # the weights, between the processes of torchrun (DDP), or shard them (FSDP2)
+    replicas: int = Field(default=1, gt=0)  # of weights that are sharded, so that gathering stays in a machine (HSDP)
     seed: int = Field(default=0, ge=0, lt=2**31)  # of weights, order and noise
 
     FREE: ClassVar[tuple[str, ...]] = (
-        "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel", "accumulate",
-        "device", "compile", "shards", "validation", "validation_images", "held_out", "sampling",
+        "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel", "replicas",
+        "accumulate", "device", "compile", "shards", "validation", "validation_images", "held_out", "sampling",
         "backbone.checkpointing",
     )  # fmt: skip
     """What the weights do not depend on, but for rounding: a run goes on with other values of these.
@@ -55,11 +56,16 @@ class TrainConfig(Strict):
     def _divides(self) -> Self:
         if self.batch % self.accumulate:
             raise ValueError(f"A batch of {self.batch} does not divide into {self.accumulate} parts.")
+        if self.replicas > 1 and self.parallel == "replicate":
+            raise ValueError("train.replicas is for sharded weights: set train.parallel to shard, or leave it out.")
         return self
 
     def parts(self) -> int:
         """Into how many a batch is cut, over all processes."""
-        parts = self.accumulate * place_of_process()[1]
+        world = place_of_process()[1]
+        parts = self.accumulate * world
+        if world > 1 and world % self.replicas:
+            raise ValueError(f"{world} processes do not divide into {self.replicas} train.replicas.")
         if self.batch % parts:
             raise ValueError(
                 f"A batch of {self.batch} does not divide into {parts} parts; make train.batch a multiple of {parts}."
@@ -72,7 +78,8 @@ class TrainConfig(Strict):
 
     def processes(self) -> Processes:
         """Who trains: this process, or all that torchrun started."""
-        return joined(self.parallel, self.place(), torch.bfloat16 if self.precision == "bfloat16" else None)
+        precision = torch.bfloat16 if self.precision == "bfloat16" else None
+        return joined(self.parallel, self.place(), precision, self.replicas)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Matrix products in bfloat16 where that is asked for; losses and weights stay in float32."""

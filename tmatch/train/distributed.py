@@ -80,13 +80,18 @@ class Replicas(Processes):
 
 
 class Shards(Replicas):
-    """Every process has a share of each weight, and gathers those of one unit after the other (FSDP2)."""
+    """Every process has a share of each weight, and gathers those of one unit after the other (FSDP2).
 
-    def __init__(self, device: torch.device, precision: torch.dtype | None = None) -> None:
+    With several `replicas` the processes form as many groups, in the order of their ranks. Each group has all weights
+    between its processes, and gathers without the others (HSDP).
+    """
+
+    def __init__(self, device: torch.device, precision: torch.dtype | None = None, replicas: int = 1) -> None:
         super().__init__(device)
         # Weights are gathered in `precision`; autocast chooses for what they act on, and gradients add up in float32.
         self.policy = MixedPrecisionPolicy(precision, reduce_dtype=torch.float32, cast_forward_inputs=False)
-        self.mesh = init_device_mesh(device.type, (self.world,))
+        groups = init_device_mesh(device.type, (replicas, self.world // replicas), mesh_dim_names=("replicate", "shard"))
+        self.mesh = groups if replicas > 1 else groups["shard"]
         self._writers = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))  # talk while the others train
         self._saving: tuple[Future[None], Callable[[], object]] | None = None
 
@@ -176,10 +181,10 @@ class _Called(nn.Module):
         return answer
 
 
-def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None) -> Replicas:
+def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None, replicas: int) -> Replicas:
     """The processes that torchrun started; they find each other here."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Replicas(device) if parallel == "replicate" else Shards(device, precision)
+    return Replicas(device) if parallel == "replicate" else Shards(device, precision, replicas)

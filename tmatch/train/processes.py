@@ -105,10 +105,12 @@ def place_on_machine() -> tuple[int, int]:
     return (int(rank), int(world)) if rank.isdigit() and world.isdigit() else place_of_process()
 
 
-def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None = None) -> Processes:
+def joined(
+    parallel: Parallel, device: torch.device, precision: torch.dtype | None = None, replicas: int = 1
+) -> Processes:
     """The processes that torchrun started, if it did; they find each other here."""
     if place_of_process()[1] == 1:
         return Processes()
     from tmatch.train import distributed  # a second of imports that a process by itself does without
 
-    return distributed.joined(parallel, device, precision)
+    return distributed.joined(parallel, device, precision, replicas)

@@ -68,8 +68,8 @@ class Trainer:
 
         Nor with other data, of which `contents` says what it is: a digest.
         """
-        self.processes = config.processes()
         self.parts = config.parts()
+        self.processes = config.processes()
         self.task = task.to(config.place())
         self.config = config
         self.out = out
