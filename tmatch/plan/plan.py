@@ -146,10 +146,10 @@ def plan(
 ) -> Plan:
     """What `steps` of a model built on the meta device take, on states of `shape` (*grid, channels).
 
-    `batch` is that of all GPUs together, computed by each in parts of `micro_batch` (None: in one). Sharded weights are
-    held by `replicas` groups of GPUs, each with all of them. `text` is the length and width of the text embedding, whose
-    encoder is not counted, nor the autoencoder. `draw` is how an image is drawn: with guidance where there is a text,
-    unless told otherwise.
+    `batch` is that of all GPUs together, computed by each in parts of `micro_batch` (None: in one). With `replicas`,
+    FSDP2 shards within that many groups of GPUs. `text` is the length and width of the text embedding, whose encoder is
+    not counted, nor the autoencoder. `draw` is how an image is drawn: with guidance where there is a text, unless told
+    otherwise.
     """
     _require_meta(model)
     require_precision(precision)

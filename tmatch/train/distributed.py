@@ -90,8 +90,9 @@ class Shards(Replicas):
         super().__init__(device)
         # Weights are gathered in `precision`; autocast chooses for what they act on, and gradients add up in float32.
         self.policy = MixedPrecisionPolicy(precision, reduce_dtype=torch.float32, cast_forward_inputs=False)
-        groups = init_device_mesh(device.type, (replicas, self.world // replicas), mesh_dim_names=("replicate", "shard"))
-        self.mesh = groups if replicas > 1 else groups["shard"]
+        sides, names = (replicas, self.world // replicas), ("replicate", "shard")
+        mesh = init_device_mesh(device.type, sides, mesh_dim_names=names)
+        self.mesh = mesh if replicas > 1 else mesh["shard"]
         self._writers = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))  # talk while the others train
         self._saving: tuple[Future[None], Callable[[], object]] | None = None
 
