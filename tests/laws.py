@@ -78,22 +78,19 @@ def assert_moments(x: Tensor, mean: Tensor, covariance: Tensor, sigmas: float = 
 class Oracle(tm.Kernel):
     """Returns the true Y, knowing the data."""
 
-    def __init__(
-        self, model_process: tm.Process, parametrization: tm.Parametrization, x_T: Tensor, grid: Tensor
-    ) -> None:
+    def __init__(self, model_process: tm.Process, parametrization: tm.Parametrization, x_T: Tensor) -> None:
         super().__init__()
         self.backbone = nn.Identity()
-        self.process, self.parametrization, self.x_T, self.grid = model_process, parametrization, x_T, grid
+        self.process, self.parametrization, self.x_T = model_process, parametrization, x_T
 
     def loss(self, y, x_t, t, condition, noise):  # noqa: ANN001, ANN201
         raise AssertionError("an oracle is not trained")
 
-    def sample(self, x_t, t, condition, noise, decoding):  # noqa: ANN001, ANN201
-        t_next = self.grid[self.grid > t].min()
+    def sample(self, x_t, t, t_next, condition, noise, decoding):  # noqa: ANN001, ANN201
         sigma, alpha = self.process.coefficients(t, x_t)
         z_t = (x_t - alpha * self.x_T) / sigma
         x_next = self.process.advance(z_t, self.x_T, t, t_next, noise)
-        return self.parametrization.target(Transition(z_t, x_t, x_next, self.x_T, sigma, alpha))
+        return self.parametrization.target(Transition(z_t, x_t, x_next, self.x_T))
 
 
 def normal_cdf(x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +13,39 @@ from tmatch.noise import Noise
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
 from tmatch.tensors import State, Time, require_finite, require_shape, whole
-from tmatch.times import Grid, Steps, Times
+from tmatch.times import Grid, Moment, Steps, Times
 
 
 class Model(nn.Module, ABC):
     """What is trained with `loss` and generates with `sample`, whatever is inside."""
 
-    kernel: Kernel
-    times: Times
+    def __init__(
+        self,
+        process: Process,
+        parametrization: Parametrization,
+        kernel: Kernel,
+        times: Times,
+        itinerary: Itinerary = Straight(),
+    ) -> None:
+        super().__init__()
+        self.process = process
+        self.parametrization = parametrization
+        self.kernel = kernel
+        self.times = times
+        self.itinerary = itinerary
+        self.check()
+        parametrization.check(process, times)
+        kernel.check(process, parametrization)
 
     @abstractmethod
-    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None, times: Times | None = None) -> Tensor:
-        """What to descend on, one value an image; `times` are others than the model's own, to measure at."""
+    def check(self) -> None:
+        """Refuse choices that another model is for, in a sentence that says which."""
+
+    @abstractmethod
+    def loss(
+        self, x_T: State, noise: Noise, condition: Condition | None = None, moment: Moment | None = None
+    ) -> Tensor:
+        """The training loss of each image; `moment` fixes the time, for validation."""
 
     @abstractmethod
     def sample(
@@ -39,37 +59,34 @@ class Model(nn.Module, ABC):
     ) -> State:
         """X_T of `shape` (*grid, channels), one for each stream of the noise."""
 
-    @abstractmethod
+    def grid(self, steps: Steps | None = None) -> Tensor:
+        """The times Algorithm 2 visits, refused where this model cannot take those steps."""
+        return self.parametrization.grid(self.times, steps)
+
+    def source(self, shape: Sequence[int], noise: Noise) -> State:
+        """X_0 ~ p_0."""
+        for side in shape:
+            whole("Each side of the shape", side)
+        return self.process.source(shape, noise)
+
     def transitions(self, steps: Steps | None = None) -> int:
         """How many transitions `sample` makes."""
+        return sum(bool(t_next > t) for t, t_next in self.itinerary.moves(self.grid(steps)))
 
 
 class TransitionMatching(Model):
     """A Markov chain X_0 -> X_1 -> ... -> X_T learnt from a supervising process."""
 
-    def __init__(
-        self,
-        process: Process,
-        parametrization: Parametrization,
-        kernel: Kernel,
-        times: Times,
-        itinerary: Itinerary = Straight(),
-    ) -> None:
-        super().__init__()
-        if isinstance(kernel, FullHistory):
+    def check(self) -> None:
+        if isinstance(self.kernel, FullHistory):
             raise ValueError("A FullHistory kernel needs whole paths, not pairs of states: use FullHistoryMatching.")
-        parametrization.check(process, times)
-        kernel.check(process, parametrization)
-        self.process = process
-        self.parametrization = parametrization
-        self.kernel = kernel
-        self.times = times
-        self.itinerary = itinerary
 
-    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None, times: Times | None = None) -> Tensor:
-        """Algorithm 1, line by line; one value an image."""
+    def loss(
+        self, x_T: State, noise: Noise, condition: Condition | None = None, moment: Moment | None = None
+    ) -> Tensor:
+        """Algorithm 1, line by line; one value per image."""
         x_T = checked("x_T", x_T, noise, condition)
-        t, t_next = (times or self.times).sample(noise)  # t ~ U([T - 1])
+        t, t_next = (moment or self.times).sample(noise)  # t ~ U([T - 1])
         q = self.process.sample(x_T, t, t_next, noise)  # (X_t, X_{t+1}) ~ q(. | X_T)
         y = self.parametrization.target(q)  # Y
         return self.kernel.loss(y, q.x_t, t, condition, noise)  # D(Y, p(. | X_t))
@@ -90,7 +107,9 @@ class TransitionMatching(Model):
         where that is not 0.
         """
         grid = self.grid(steps)
-        x_t = self.source(shape, noise, grid) if start is None else start  # X_0 ~ p_0
+        if start is None and grid[0] != 0:
+            raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time: pass it as `start`.")
+        x_t = self.source(shape, noise) if start is None else start  # X_0 ~ p_0
         require_shape("The starting state", x_t, shape)
         x_t = checked("the starting state", x_t, noise, condition)
         decoding.report(Snapshot("start", float(grid[0]), x_t))
@@ -105,29 +124,13 @@ class TransitionMatching(Model):
         self, x_t: State, t: Time, t_next: Time, noise: Noise, condition: Condition | None, decoding: Decoding
     ) -> State:
         """One transition of Algorithm 2."""
-        within = replace(decoding, span=(float(t), float(t_next)))
-        y = self.kernel.sample(x_t, t, condition, noise, within)  # Y ~ p(. | X_t)
+        y = self.kernel.sample(x_t, t, t_next, condition, noise, decoding)  # Y ~ p(. | X_t)
         require_shape("What the kernel draws", y, x_t.shape[1:])
         x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, noise)  # X_{t+1} ~ q(. | X_t, Y)
         if decoding.observe is not None:
             estimate = self.parametrization.estimate(self.process, x_t, y, t)
             decoding.report(Snapshot("transition", float(t_next), x_next, estimate))
         return x_next
-
-    def grid(self, steps: Steps | None = None) -> Tensor:
-        """The times Algorithm 2 visits, refused where this model cannot take those steps."""
-        return self.parametrization.grid(self.times, steps)
-
-    def source(self, shape: Sequence[int], noise: Noise, grid: Tensor) -> State:
-        """X_0 ~ p_0, where sampling starts unless told otherwise."""
-        for side in shape:
-            whole("Each side of the shape", side)
-        if grid[0] != 0:
-            raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time: pass it as `start`.")
-        return self.process.source(shape, noise)
-
-    def transitions(self, steps: Steps | None = None) -> int:
-        return sum(bool(t_next > t) for t, t_next in self.itinerary.moves(self.grid(steps)))
 
 
 class FullHistoryMatching(Model):
@@ -139,37 +142,21 @@ class FullHistoryMatching(Model):
     kernel: FullHistory
     times: Grid
 
-    def __init__(
-        self,
-        process: Process,
-        parametrization: Parametrization,
-        kernel: Kernel,
-        times: Times,
-        itinerary: Itinerary = Straight(),
-    ) -> None:
-        super().__init__()
-        if not (isinstance(parametrization, NextState) and isinstance(kernel, FullHistory) and itinerary == Straight()):
+    def check(self) -> None:
+        next_state, straight = isinstance(self.parametrization, NextState), self.itinerary == Straight()
+        if not (next_state and isinstance(self.kernel, FullHistory) and straight):
             raise ValueError(
                 "A model of the full history predicts NextState by a FullHistory kernel, going straight on."
             )
-        parametrization.check(process, times)
-        kernel.check(process, parametrization)
-        assert isinstance(times, Grid), "the parametrization has checked it"
-        self.process = process
-        self.parametrization = parametrization
-        self.kernel = kernel
-        self.times = times
 
-    def loss(self, x_T: State, noise: Noise, condition: Condition | None = None, times: Times | None = None) -> Tensor:
-        """The mean over all transitions; over the one that starts at `times`, if given."""
+    def loss(
+        self, x_T: State, noise: Noise, condition: Condition | None = None, moment: Moment | None = None
+    ) -> Tensor:
+        """The mean over all transitions; over the one at `moment`, if given."""
         x_T = checked("x_T", x_T, noise, condition)
-        x_0, *path = self.process.path(x_T, self.grid(), noise)  # (X_0, ..., X_T) ~ q(. | X_T)
-        losses = self.kernel.losses(torch.stack(path, dim=1), x_0, condition, noise)
-        if times is None:
-            return losses.mean(1)
-        t = times.sample(noise)[0]
-        which = (t[:, None] - self.grid()[:-1].to(t)).abs().argmin(1, keepdim=True)
-        return losses.take_along_dim(which, dim=1)[:, 0]
+        path = self.process.path(x_T, self.grid(), noise)  # (X_0, ..., X_T) ~ q(. | X_T)
+        losses = self.kernel.losses(torch.stack(path[1:], dim=1), condition, noise)
+        return losses.mean(1) if moment is None else losses[:, self.times.points.index(moment.t)]
 
     @torch.no_grad()
     def sample(
@@ -185,21 +172,12 @@ class FullHistoryMatching(Model):
         grid = self.grid(steps)
         if start is not None:
             raise ValueError("A model of the full history cannot start from a state: it needs all that came before it.")
-        for side in shape:
-            whole("Each side of the shape", side)
-        x_t = checked("the starting state", self.process.source(shape, noise), noise, condition)  # X_0 ~ p_0
+        x_t = checked("the starting state", self.source(shape, noise), noise, condition)  # X_0 ~ p_0
         decoding.report(Snapshot("start", float(grid[0]), x_t))
         states = self.kernel.states(x_t, grid.tolist(), None, condition, noise, decoding)
         for t, x_t in zip(grid[1:], states, strict=True):  # X_{t+1} ~ p(. | X_0, ..., X_t)
             decoding.report(Snapshot("transition", float(t), x_t))
         return x_t
-
-    def grid(self, steps: Steps | None = None) -> Tensor:
-        """The times of the path; no others can be asked for."""
-        return self.parametrization.grid(self.times, steps)
-
-    def transitions(self, steps: Steps | None = None) -> int:
-        return len(self.grid(steps)) - 1
 
 
 def checked(name: str, x: State, noise: Noise, condition: Condition | None) -> State:

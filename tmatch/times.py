@@ -55,7 +55,7 @@ class Times(ABC):
 
 
 @dataclass(frozen=True)
-class Moment(Times):
+class Moment:
     """One time, for all images alike: what a loss is measured at."""
 
     t: float
@@ -64,12 +64,6 @@ class Moment(Times):
     def sample(self, noise: Noise) -> tuple[Time, Time]:
         t, t_next = torch.tensor((self.t, self.t_next), device=noise.device, dtype=noise.time_dtype)
         return t.expand(len(noise)), t_next.expand(len(noise))
-
-    def grid(self, steps: Steps | None) -> Tensor:
-        raise ValueError("A single moment is for measuring a loss; sampling needs a grid of times.")
-
-    def near(self, t: float) -> "Moment":
-        return self
 
 
 @dataclass(frozen=True)

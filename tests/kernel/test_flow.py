@@ -38,7 +38,7 @@ def test_every_token_is_drawn_where_it_belongs(patch: tuple[int, int] | None) ->
     channels = SHAPE[-1] * (1 if patch is None else patch[0] * patch[1])
     kernel = tm.ParallelFlow(Reading(), tm.Flow(GaussianHead(channels, variance=1e-8)), patch)
     decoding = tm.Decoding(tm.RK4(64))
-    y = kernel.sample(x_t, torch.tensor(0.5), None, tm.Noise(range(5)), decoding)
+    y = kernel.sample(x_t, *torch.tensor([0.5, 1.0]), None, tm.Noise(range(5)), decoding)
     torch.testing.assert_close(y, x_t, atol=1e-2, rtol=0)
 
 

@@ -306,7 +306,7 @@ def test_the_most_confident_codes_are_kept() -> None:
         unmasking=tm.Unmasking(order="confidence", temperature=0.0), choice=tm.Choice(temperature=0),
         observe=lambda moment: order.append(moment.known.flatten().tolist()),
     )  # fmt: skip
-    kernel.sample(torch.zeros(1, 2, 3, 1), torch.tensor(0.0), None, tm.Noise([0]), how)
+    kernel.sample(torch.zeros(1, 2, 3, 1), *torch.tensor([0.0, 1.0]), None, tm.Noise([0]), how)
     assert order[0] == [False, True, False, False, False, True]
     assert order[1] == [False, True, False, True, False, True]
 

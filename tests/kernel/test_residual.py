@@ -19,7 +19,7 @@ def test_the_mean_and_an_exact_residual_give_the_exact_law() -> None:
     n, mean = 40_000, torch.tensor([0.7, -1.2], dtype=torch.float64)
     kernel = tm.ResidualFlow(Reading(), nn.Identity(), tm.Flow(Centred(2, variance=0.3)))
     noise = tm.Noise(range(n), dtype=torch.float64)
-    y = kernel.sample(mean.expand(n, 1, 2), torch.tensor(0.5), None, noise, tm.Decoding(tm.RK4(32)))
+    y = kernel.sample(mean.expand(n, 1, 2), *torch.tensor([0.5, 1.0]), None, noise, tm.Decoding(tm.RK4(32)))
     assert_moments(y.flatten(1), mean, 0.3 * torch.eye(2).double())
 
 
@@ -28,7 +28,7 @@ def test_every_token_is_drawn_where_it_belongs(patch: tuple[int, int] | None) ->
     x_t = tm.Noise(range(5)).normal(*SHAPE)
     channels = SHAPE[-1] * (1 if patch is None else patch[0] * patch[1])
     kernel = tm.ResidualFlow(Reading(), nn.Identity(), tm.Flow(Centred(channels, variance=1e-8)), patch)
-    y = kernel.sample(x_t, torch.tensor(0.5), None, tm.Noise(range(5)), tm.Decoding(tm.RK4(64)))
+    y = kernel.sample(x_t, *torch.tensor([0.5, 1.0]), None, tm.Noise(range(5)), tm.Decoding(tm.RK4(64)))
     torch.testing.assert_close(y, x_t, atol=1e-2, rtol=0)
 
 

@@ -54,14 +54,14 @@ def test_the_estimate_is_the_data(y: str, q: str) -> None:
 @PAIRS
 def test_a_perfect_kernel_regenerates_the_data(y: str, q: str) -> None:
     parametrization, process = PARAMETRIZATIONS[y], PROCESSES[q]
-    x_T, grid = noise(8).normal(2, 3), GRID.grid(None)
-    model = TransitionMatching(process, parametrization, Oracle(process, parametrization, x_T, grid), GRID)
+    x_T = noise(8).normal(2, 3)
+    model = TransitionMatching(process, parametrization, Oracle(process, parametrization, x_T), GRID)
     torch.testing.assert_close(model.sample((2, 3), noise(8)), x_T, atol=1e-8, rtol=1e-8)
 
 
 def test_the_next_state_needs_its_own_grid() -> None:
     process, parametrization = PROCESSES["independent-linear"], PARAMETRIZATIONS["next-state"]
-    kernel = Oracle(process, parametrization, noise(1).normal(1, 1), GRID.grid(None))
+    kernel = Oracle(process, parametrization, noise(1).normal(1, 1))
     with pytest.raises(ValueError, match="train NextState on a Grid"):
         TransitionMatching(process, parametrization, kernel, Continuous())
     model = TransitionMatching(process, parametrization, kernel, GRID)

@@ -78,8 +78,6 @@ def test_validation_of_a_grid_is_at_its_own_times() -> None:
     assert (t.tolist(), t_next.tolist()) == ([0.75] * 3, [1.0] * 3)
     t, t_next = tm.Continuous().near(0.9).sample(tm.Noise(range(3)))
     assert t.tolist() == t_next.tolist() == pytest.approx([0.9] * 3)
-    with pytest.raises(ValueError, match="A single moment"):
-        tm.Continuous().near(0.9).grid(3)
 
 
 @pytest.mark.parametrize("kind", [tm.DiT, tm.Llama])

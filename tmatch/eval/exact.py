@@ -97,7 +97,7 @@ class ExactMean(nn.Module):
         """The Y that belongs to a flattened X_T; it is affine in X_T, so the mean of X_T gives the mean of Y."""
         x_T = x_T.reshape(x_t.shape).to(x_t)
         sigma, alpha = self.process.coefficients(t, x_t)
-        return self.parametrization.target(Transition((x_t - alpha * x_T) / sigma, x_t, x_t, x_T, sigma, alpha))
+        return self.parametrization.target(Transition((x_t - alpha * x_T) / sigma, x_t, x_t, x_T))
 
     def posterior(self, x_t: State, t: Time) -> Posterior:
         """X_T | X_t, at one time for the whole batch."""
@@ -130,13 +130,17 @@ class PosteriorKernel(Kernel):
         if process != mine.process or type(parametrization) is not type(mine.parametrization):
             raise ValueError("This kernel is exact for another process or another Y; give it those of the model.")
         if isinstance(parametrization, NextState):
-            raise ValueError("The next state depends on the step, which this kernel is not told; use another Y.")
+            raise ValueError(
+                "This kernel knows the endpoints of a path, not the states between; use another Y than NextState."
+            )
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """There is nothing to learn: the squared distance to the mean, the least any regression can reach."""
         return (self.backbone(x_t, t) - y).square().flatten(1).mean(1)
 
-    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+    def sample(
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> State:
         posterior = self.backbone.posterior(x_t, t)
         if not self.per_token:
             return self.backbone.y(posterior.sample(noise), x_t, t)

@@ -1,7 +1,7 @@
 """Tokens one after the other, with a cache: ARTM and AR, and over the whole history FHTM."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import cast
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tmatch.backbone import SequenceBackbone
 from tmatch.condition import Condition
 from tmatch.head import Clock
-from tmatch.kernel.base import Decoding, Kernel, Snapshot, intermediates, require_independent
+from tmatch.kernel.base import Decoding, Kernel, Snapshot, intermediates, progress, require_independent
 from tmatch.kernel.law import Law
 from tmatch.layers import grid_positions
 from tmatch.noise import Noise
@@ -72,9 +72,9 @@ class Autoregressive(Kernel):
         return self.law.loss(y.flatten(1, -2), self.contexts(y, x_t, t, condition), t, noise).mean(1)
 
     def sample(
-        self, x_t: State, t: Time | None, condition: Condition | None, noise: Noise, decoding: Decoding
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
     ) -> State:
-        return next(self.states(x_t, decoding.span, t, condition, noise, decoding))
+        return next(self.states(x_t, (float(t), float(t_next)), t, condition, noise, decoding))
 
     def states(
         self,
@@ -100,10 +100,10 @@ class Autoregressive(Kernel):
             h = backbone(first, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
         x, clock, token = x_t.flatten(1, -2).clone(), Clock(), None
         tokens, places_read = x.shape[1], iter(positions.split(1))
-        for span in pairwise(grid):
-            within, start = replace(decoding, span=span), self.law.start(noise, tokens).split(1, dim=1)
+        for begin, end in pairwise(grid):
+            start = self.law.start(noise, tokens).split(1, dim=1)
             for place in range(tokens):
-                branches = decoding.guidance.at(within.progress(place / tokens), condition, keep_all=True)
+                branches = decoding.guidance.at(progress(begin, end, place / tokens), condition, keep_all=True)
                 with torch.inference_mode():
                     if token is not None:  # the one drawn last; before the first, the opening gave h
                         read = branches.stack(self.law.embed(token))
@@ -111,14 +111,15 @@ class Autoregressive(Kernel):
                     token = self.law(start[place], h, times, decoding, branches, clock)
                 x[:, place] = token[:, 0]
                 if decoding.observe is not None and place + 1 in intermediates(tokens):
-                    decoding.report(self._partial(x.view_as(x_t).clone(), place + 1, within))
+                    at = progress(begin, end, (place + 1) / tokens)
+                    decoding.report(self._partial(x.view_as(x_t).clone(), place + 1, at))
             yield x.view_as(x_t).clone()
 
-    def _partial(self, x: State, drawn: int, within: Decoding) -> Snapshot:
+    def _partial(self, x: State, drawn: int, t: float) -> Snapshot:
         """A state of which some tokens are drawn; the others show the state before, unless tokens are codes."""
         tokens = prod(x.shape[1:-1])
         known = (torch.arange(tokens, device=x.device) < drawn).expand(len(x), -1).view(x.shape[:-1])
-        return Snapshot("partial", within.progress(drawn / tokens), x, known=None if self.law.continuous else known)
+        return Snapshot("partial", t, x, known=None if self.law.continuous else known)
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         require_independent(type(self).__name__, process, parametrization, self.dependent)
@@ -140,13 +141,10 @@ class FullHistory(Autoregressive):
         begin = self.begin.to(x_t.dtype).expand(len(x_t), 1, -1)
         return Opening(begin, torch.zeros(1, 3, device=x_t.device), prefix=0)
 
-    def losses(self, path: State, x_0: State, condition: Condition | None, noise: Noise) -> Tensor:
-        """The loss of each state of the path (batch, T, *grid, channels), in one pass: (batch, T).
-
-        Of x_0 the shape alone is read.
-        """
+    def losses(self, path: State, condition: Condition | None, noise: Noise) -> Tensor:
+        """The loss of each state of the path (batch, T, *grid, channels), in one pass: (batch, T)."""
         self.law.require(path)
-        losses = self.law.loss(path.flatten(1, -2), self.contexts(path, x_0, None, condition), None, noise)
+        losses = self.law.loss(path.flatten(1, -2), self.contexts(path, path[:, 0], None, condition), None, noise)
         return losses.unflatten(1, (path.shape[1], -1)).mean(2)
 
 

@@ -40,6 +40,11 @@ def intermediates(tokens: int, parts: int = 4) -> set[int]:
     return {round(tokens * k / parts) for k in range(1, parts)} - {0, tokens}
 
 
+def progress(t: float, t_next: float, share: float) -> float:
+    """The time when this share of a transition's tokens is drawn."""
+    return t + (t_next - t) * share
+
+
 def _require_temperature(temperature: float) -> None:
     if not 0 <= temperature < math.inf:
         raise ValueError(f"A temperature is a finite number from 0 up; got {temperature}.")
@@ -93,14 +98,7 @@ class Decoding:
     guidance: Guidance = NoGuidance()
     unmasking: Unmasking = Unmasking()
     choice: Choice = Choice()
-    span: tuple[float, float] = (0.0, 1.0)
-    """From where to where the transition goes that is being made; the model says it."""
     observe: Callable[[Snapshot], None] | None = None
-
-    def progress(self, share: float) -> float:
-        """The time when this share of the transition's tokens is drawn."""
-        start, end = self.span
-        return start + (end - start) * share
 
     def report(self, moment: Snapshot) -> None:
         """Show a moment to the observer, if there is one."""
@@ -127,8 +125,10 @@ class Kernel(nn.Module, ABC):
         """D(Y, p(. | X_t)) of Eq. 7, one value an image."""
 
     @abstractmethod
-    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
-        """Y ~ p(. | X_t), at one time t for the whole batch."""
+    def sample(
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> State:
+        """Y ~ p(. | X_t), at one time t for the whole batch; where Y is the next state, it is that at t_next."""
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         """Refuse a pair that this kernel cannot learn, in a sentence that says what to use instead."""

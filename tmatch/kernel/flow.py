@@ -109,7 +109,9 @@ class ParallelFlow(Kernel):
             b, h = b.take_along_dim(some, dim=1), h.take_along_dim(some, dim=1)
         return self.flow.loss(b, h, t, noise).mean(1)
 
-    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+    def sample(
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> State:
         branches = decoding.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
         h_t = self.merge(self.backbone(x, times, given))

@@ -49,7 +49,7 @@ class UnitDataSpread(Spread):
         sigma, alpha = self.process.schedule.sigma(t), self.process.schedule.alpha(t)
         r = (sigma**2 + alpha**2).sqrt()
         nothing = torch.zeros_like(r)
-        return self.parametrization.target(Transition(alpha / r, nothing, nothing, -sigma / r, sigma, alpha)).abs()
+        return self.parametrization.target(Transition(alpha / r, nothing, nothing, -sigma / r)).abs()
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         if process != self.process or type(parametrization) is not type(self.parametrization):
@@ -70,8 +70,10 @@ class GaussianKernel(MeanKernel):
         super().__init__(backbone, readout)
         self.spread = spread
 
-    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
-        mean = super().sample(x_t, t, condition, noise, decoding)
+    def sample(
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> State:
+        mean = super().sample(x_t, t, t_next, condition, noise, decoding)
         return mean + self.spread(t).to(mean) * noise.normal(*mean.shape[1:])
 
     def check(self, process: Process, parametrization: Parametrization) -> None:

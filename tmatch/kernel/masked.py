@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tmatch.condition import Condition
 from tmatch.guidance import Branches
-from tmatch.kernel.base import Decoding, Kernel, Snapshot, Unmasking, intermediates, require_independent
+from tmatch.kernel.base import Decoding, Kernel, Snapshot, Unmasking, intermediates, progress, require_independent
 from tmatch.kernel.categorical import Categorical
 from tmatch.kernel.law import Law
 from tmatch.layers import grid_positions, initialise
@@ -124,7 +124,9 @@ class MaskedTokens(Kernel):
         losses = self.law.loss(y.flatten(1, -2), self.contexts(y, known, x_t, t, condition), t, noise)
         return (losses * ~known).mean(1)
 
-    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+    def sample(
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> State:
         """Hidden tokens are drawn in some iterations; guidance is told the time that each leads to, as in MAR."""
         self.law.require_width(x_t)
         grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
@@ -133,7 +135,8 @@ class MaskedTokens(Kernel):
         y = x_t.clone()  # what is hidden shows the state before; the backbone does not see it
         counts = unmasked(tokens, decoding.unmasking.iterations)
         for iteration, (before, after) in enumerate(pairwise(counts), start=1):
-            branches = decoding.guidance.at(decoding.progress(after / tokens), condition)
+            at = progress(float(t), float(t_next), after / tokens)
+            branches = decoding.guidance.at(at, condition)
             state, times, given = branches.inputs(x_t, t)
             h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
             turn = Turn(known, rank, before, after, left=1 - iteration / (len(counts) - 1))
@@ -141,7 +144,6 @@ class MaskedTokens(Kernel):
             y = torch.where(new[..., None], drawn, y.flatten(1, -2)).unflatten(1, grid)
             known = known | new
             if decoding.observe is not None and any(before < mark <= after < tokens for mark in intermediates(tokens)):
-                at = decoding.progress(after / tokens)
                 decoding.report(Snapshot("partial", at, y, known=known.unflatten(1, grid)))
         return y
 

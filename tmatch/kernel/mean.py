@@ -31,7 +31,9 @@ class MeanKernel(Kernel):
         require_shape("The mean", mean, y.shape[1:])
         return (mean - y).square().flatten(1).mean(1)
 
-    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+    def sample(
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> State:
         branches = decoding.guidance.at(float(t), condition)
         return branches.mix(self.mean(*branches.inputs(x_t, t)))
 

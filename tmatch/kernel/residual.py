@@ -38,7 +38,9 @@ class ResidualFlow(ParallelFlow):
         m = self.readout(h_t).to(y.dtype)
         return (m - y).square().flatten(1).mean(1) + self.head_loss(y - m.detach(), h_t, t, noise)
 
-    def sample(self, x_t: State, t: Time, condition: Condition | None, noise: Noise, decoding: Decoding) -> State:
+    def sample(
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+    ) -> State:
         branches = decoding.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
         h_t = self.backbone(x, times, given)

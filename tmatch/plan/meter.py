@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -96,9 +96,7 @@ def backward(loss: Tensor) -> None:
 
     `Tensor.backward` takes those off while it runs, and checkpointing computes blocks again in there.
     """
-    Variable._execution_engine.run_backward(
-        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
+    torch.autograd.backward(get_gradient_edge(loss), torch.ones_like(loss))
 
 
 @contextmanager

@@ -61,36 +61,20 @@ def loss_of(model: Model, shape: Shape, text: Text | None, batch: int) -> Tensor
 def flops(model: Model, shape: Shape, text: Text | None, batch: int) -> Parts:
     """Of forward and backward, by part, as FlopCounterMode counts them: two for each multiplication of a product.
 
-    Backward enters the backbone when the gradient of its output is complete, and by then has left what comes after.
-    Layers in neither network (read-outs, embeddings) are measured by themselves, and the head is what is left.
+    The counter knows the backbone by its class. Layers in neither network (read-outs, embeddings) are measured by
+    themselves, and the head is what is left.
     """
     kernel, counter = model.kernel, FlopCounterMode(display=False)
-    marks: list[int] = []  # FLOPs so far when the backbone is entered and left, and entered again by backward
-    calls: list[tuple[nn.Module, tuple[Tensor, ...], bool]] = []  # of other layers, and whether before the backbone
-
-    def mark(*_: object) -> None:
-        marks.append(counter.get_total_flops())
-
-    def leave(_: nn.Module, args: object, h: Tensor) -> None:
-        mark()
-        if h.requires_grad:
-            h.register_hook(mark)
-
+    calls: list[tuple[nn.Module, tuple[Tensor, ...]]] = []  # of the other layers
     with ExitStack() as hooks:
-        for hook in (kernel.backbone.register_forward_pre_hook(mark), kernel.backbone.register_forward_hook(leave)):
-            hooks.callback(hook.remove)
         for part in others(kernel):
-            note = part.register_forward_hook(lambda part, args, _: calls.append((part, args, not marks)))
+            note = part.register_forward_hook(lambda part, args, _: calls.append((part, args)))
             hooks.callback(note.remove)
         with counter, AsOnGPU(), gradients(model):
             backward(loss_of(model, shape, text, batch))
-            mark()
-    assert len(marks) in (3, 4), "a kernel calls its backbone once in a loss"
-    backbone = marks[1] - marks[0] + marks[-1] - marks[-2 if len(marks) == 4 else -1]
-    alone = [(*_alone(part, args), before) for part, args, before in calls]
-    backbone -= sum(back for _, back, before in alone if before)  # backward gets there last
-    rest = marks[-1] - backbone
-    other = rest if kernel.head is None else sum(there + back for there, back, _ in alone)
+    backbone = sum(counter.get_flop_counts()[type(kernel.backbone).__name__].values())
+    rest = counter.get_total_flops() - backbone
+    other = rest if kernel.head is None else sum(_alone(part, args) for part, args in calls)
     return {"backbone": backbone, "head": rest - other, "other": other}
 
 
@@ -101,15 +85,14 @@ def others(kernel: Kernel) -> list[nn.Module]:
     return [part for part in kernel.modules() if part not in within and not list(part.children())]
 
 
-def _alone(part: nn.Module, args: tuple[Tensor, ...]) -> tuple[int, int]:
+def _alone(part: nn.Module, args: tuple[Tensor, ...]) -> int:
     """FLOPs of a layer by itself, forward and backward."""
     inputs = [x.detach().requires_grad_(x.requires_grad) for x in args]
     with FlopCounterMode(display=False) as counter, gradients(part):
         out = part(*inputs)
-        there = counter.get_total_flops()
         if out.requires_grad:
             backward(out)
-    return there, counter.get_total_flops() - there
+    return counter.get_total_flops()
 
 
 def activations(

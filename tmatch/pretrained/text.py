@@ -71,8 +71,14 @@ def load_text_encoder(
     No code of it is run, and only safetensors are read.
     """
     with extra(f"The text encoder {name}"):
-        from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer, CLIPTextModel
-        from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
+        from transformers import (
+            MODEL_FOR_TEXT_ENCODING_MAPPING,
+            AutoConfig,
+            AutoModel,
+            AutoModelForTextEncoding,
+            AutoTokenizer,
+            CLIPTextModel,
+        )
     require_there("a text encoder", name)
     if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
         raise ValueError(f"{name} has no tokenizer; a text encoder's folder holds one of {', '.join(TOKENIZERS)}.")

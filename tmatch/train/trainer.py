@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from tmatch.train import checkpoint
 from tmatch.train.checkpoint import Tensors
@@ -185,10 +186,8 @@ class Trainer:
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        fresh = 1 - self.config.ema_decay(self.step)
-        with torch.no_grad():
-            averaged, weights = ([self.processes.here(p) for p in task.parameters()] for task in (self.ema, self.task))
-            torch._foreach_lerp_(averaged, weights, fresh)
+        averaged, weights = ([self.processes.here(p) for p in task.parameters()] for task in (self.ema, self.task))
+        get_ema_multi_avg_fn(self.config.ema_decay(self.step))(averaged, weights, None)
         self.step += 1
         return total
 
