@@ -90,7 +90,7 @@ class Oracle(tm.Kernel):
         sigma, alpha = self.process.coefficients(t, x_t)
         z_t = (x_t - alpha * self.x_T) / sigma
         x_next = self.process.advance(z_t, self.x_T, t, t_next, noise)
-        return self.parametrization.target(Transition(z_t, x_t, x_next, self.x_T))
+        return self.parametrization.target(Transition(z_t, x_t, x_next, self.x_T, sigma, alpha))
 
 
 def normal_cdf(x: Tensor) -> Tensor:

@@ -124,9 +124,9 @@ def test_a_run_may_become_longer_until_its_rate_falls(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="This machine has no 'cuda' device"):
-            TrainConfig(steps=1, device="cuda").place()
+    missing = "cuda" if not torch.cuda.is_available() else "mps"
+    with pytest.raises(ValueError, match=f"This machine has no '{missing}' device"):
+        TrainConfig(steps=1, device=missing).place()
 
 
 def test_replicas_are_of_sharded_weights_and_divide_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:

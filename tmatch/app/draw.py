@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,13 +24,12 @@ from tmatch.recipes.settings import Split
 from tmatch.sample import Pictures, TextToImage, compile_for_sampling
 from tmatch.sample.frames import spread
 from tmatch.sample.text_to_image import require_text
-from tmatch.solver import RK4, Euler, Heun, Midpoint, Solver
+from tmatch.solver import SOLVERS
 from tmatch.tensors import Device, place, whole
 from tmatch.text.base import shortened
 
 FRAMES = 13  # of a strip
 DEFAULT_MODEL = "shapes-dtm-mean"
-SOLVERS: dict[str, Callable[[int], Solver]] = {"euler": Euler, "midpoint": Midpoint, "heun": Heun, "rk4": RK4}
 
 
 @dataclass(frozen=True)

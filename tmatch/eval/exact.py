@@ -97,7 +97,7 @@ class ExactMean(nn.Module):
         """The Y that belongs to a flattened X_T; it is affine in X_T, so the mean of X_T gives the mean of Y."""
         x_T = x_T.reshape(x_t.shape).to(x_t)
         sigma, alpha = self.process.coefficients(t, x_t)
-        return self.parametrization.target(Transition((x_t - alpha * x_T) / sigma, x_t, x_t, x_T))
+        return self.parametrization.target(Transition((x_t - alpha * x_T) / sigma, x_t, x_t, x_T, sigma, alpha))
 
     def posterior(self, x_t: State, t: Time) -> Posterior:
         """X_T | X_t, at one time for the whole batch."""

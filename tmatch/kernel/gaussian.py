@@ -49,7 +49,7 @@ class UnitDataSpread(Spread):
         sigma, alpha = self.process.schedule.sigma(t), self.process.schedule.alpha(t)
         r = (sigma**2 + alpha**2).sqrt()
         nothing = torch.zeros_like(r)
-        return self.parametrization.target(Transition(alpha / r, nothing, nothing, -sigma / r)).abs()
+        return self.parametrization.target(Transition(alpha / r, nothing, nothing, -sigma / r, sigma, alpha)).abs()
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         if process != self.process or type(parametrization) is not type(self.parametrization):

@@ -36,10 +36,15 @@ class NextState(Parametrization):
     def grid(self, times: Times, steps: Steps | None) -> Tensor:
         """The times of training, asked for as such, by their number or one by one."""
         trained = times.grid(None)
-        wanted = trained if steps is None else parsed(steps)
-        count = wanted if isinstance(wanted, int) else len(wanted) - 1
-        asked = wanted if isinstance(wanted, int) else wanted.tolist()
-        if count != len(trained) - 1 or not (isinstance(wanted, int) or torch.allclose(wanted, trained)):
+        if steps is None:
+            return trained
+        wanted = parsed(steps)
+        if isinstance(wanted, int):
+            same = wanted == len(trained) - 1
+        else:
+            same = len(wanted) == len(trained) and torch.allclose(wanted, trained)
+        if not same:
+            asked = wanted if isinstance(wanted, int) else wanted.tolist()
             raise ValueError(
                 f"A model of the next state takes the {len(trained) - 1} steps it was trained with, "
                 f"t = {trained.tolist()}, and no others (asked for {asked}); "

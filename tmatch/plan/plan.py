@@ -156,14 +156,12 @@ def plan(
     device = device if isinstance(device, Device) else device_of(device)
     steps = whole("The number of steps", steps)
     micro_batch = _share(whole("The batch", batch), whole("The number of GPUs", gpus), micro_batch)
-    if gpus % whole("The number of replicas", replicas):
-        raise ValueError(f"{gpus} GPUs do not divide into {replicas} replicas of the weights.")
     with _no_values_looked_at(model):
         drawn = sampling(model, shape, text, draw or Draw(guided=text is not None))
         once = flops(model, shape, text, micro_batch)
         kept = activations(model, shape, text, micro_batch, precision, checkpoint=False)
         less = activations(model, shape, text, micro_batch, precision, checkpoint=True) if checkpointed(model) else None
-    among, accumulate = gpus // replicas, batch // (gpus * micro_batch)
+    among, accumulate = _group(gpus, replicas), batch // (gpus * micro_batch)
     memory = _memory(model, kept, "", among, precision, accumulate)
     if less is not None:
         memory |= _memory(model, less, ", checkpointing", among, precision, accumulate)
@@ -200,6 +198,13 @@ def _require_meta(model: Model) -> None:
         raise ValueError('A plan allocates nothing: build the model under `with torch.device("meta"):`.')
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("Nothing of this model is trained, so there is no step to plan: leave start.freeze out.")
+
+
+def _group(gpus: int, replicas: int) -> int:
+    """The GPUs that hold all sharded weights between them."""
+    if gpus % whole("The number of replicas", replicas):
+        raise ValueError(f"{gpus} GPUs do not divide into {replicas} replicas of the weights.")
+    return gpus // replicas
 
 
 def _share(batch: int, gpus: int, micro_batch: int | None) -> int:

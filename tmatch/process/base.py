@@ -21,6 +21,8 @@ class Transition:
     x_t: State
     x_next: State
     x_T: State
+    sigma: Tensor  # sigma_t and alpha_t, shaped to multiply a state
+    alpha: Tensor
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Process(ABC):
         """(X_t, X_{t+1}) ~ q(. | X_T)."""
         z_t = noise.normal(*x_T.shape[1:])
         x_next = self.advance(z_t, x_T, t, t_next, noise)
-        return Transition(z_t, self.state(z_t, x_T, t), x_next, x_T)
+        return Transition(z_t, self.state(z_t, x_T, t), x_next, x_T, *self.coefficients(t, x_T))
 
     def path(self, x_T: State, grid: Tensor, noise: Noise) -> list[State]:
         """The whole path (X_0, ..., X_T) ~ q(. | X_T), a state for each time of the grid."""

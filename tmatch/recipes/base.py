@@ -185,11 +185,19 @@ class TrainedRecipe(Strict, ABC):
             self.start.require_fit(self.network(sizes.shape, sizes.text[1], sizes.codes))
 
     def fit(
-        self, task: GeneratorTask, out: Path, draw: "Draw", begin: Callable[[], None], contents: str, progress: bool
-    ) -> "Fitted | None":
-        """Train a task, or go on; None where it was interrupted.
+        self,
+        task: GeneratorTask,
+        out: Path,
+        draw: "Draw",
+        begin: Callable[[], None],
+        finish: Callable[[GeneratorTask], dict[str, Any]],
+        contents: str,
+        progress: bool,
+    ) -> dict[str, Any] | None:
+        """Train a task, or go on; the answer is that of `finish`, or None where the run was interrupted.
 
-        `begin` is called when it is clear that the run in `out` is this one. Of several processes the first writes.
+        `begin` is called when it is clear that the run in `out` is this one, `finish` with the averaged networks. Of
+        several processes the first alone writes and finishes; the others answer {}.
         """
 
         def preview(task: Task) -> Tensor:
@@ -212,15 +220,10 @@ class TrainedRecipe(Strict, ABC):
             write_tensors(out / "model.safetensors", merged(average.state_dict()))
             trainer.processes.placed(average)
         trainer.processes.rest()  # the others end here, while the first measures
-        assert average is None or isinstance(average, GeneratorTask)
-        return Fitted(average)
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A finished run: the averaged networks, where this process has what is left to do."""
-
-    task: GeneratorTask | None
+        if average is None:
+            return {}
+        assert isinstance(average, GeneratorTask)
+        return finish(average)
 
 
 Draw = Callable[[Model, TextEncoder], Tensor]

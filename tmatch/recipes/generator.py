@@ -24,7 +24,7 @@ from tmatch.recipes.autoencoder import copy_autoencoder, open_autoencoder, requi
 from tmatch.recipes.base import Expected, Shape, Sizes, TrainedRecipe
 from tmatch.recipes.settings import AnyData, Data, Split
 from tmatch.sample import TextToImage
-from tmatch.text import WordEncoder
+from tmatch.text import TextEncoder, WordEncoder
 from tmatch.train import Captioned, GeneratorTask, checkpoint
 from tmatch.train.config import Strict
 
@@ -101,19 +101,19 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
             Captioned(InMemory(codec.encode_all(validation, device)), validation.captions),
             self.drop,
         )
-        finished = self.fit(
+
+        def drawing(model: Model, encoder: TextEncoder) -> TextToImage:
+            return TextToImage(model, encoder, codec, pipeline.shape)
+
+        return self.fit(
             task,
             out,
-            lambda model, encoder: self._draw(
-                TextToImage(model, encoder, codec, pipeline.shape), validation.captions[:16]
-            ),
+            lambda model, encoder: self._draw(drawing(model, encoder), validation.captions[:16]),
             lambda: describe(self, pipeline, out),
+            lambda average: self._measure(drawing(average.model, average.encoder), out),
             hashlib.sha256("\n".join([*training.captions, identity(codec) or ""]).encode()).hexdigest(),
             progress,
         )
-        if finished is None or finished.task is None:
-            return None if finished is None else {}
-        return self._measure(TextToImage(finished.task.model, finished.task.encoder, codec, pipeline.shape), out)
 
     def _draw(self, pipeline: TextToImage, prompts: Sequence[str]) -> Tensor:
         return grid(pipeline.generate(prompts, range(len(prompts)), **self.sampling.arguments()).images)

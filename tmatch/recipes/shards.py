@@ -89,16 +89,17 @@ class ShardRecipe(TrainedRecipe):
             with _adding("Pictures on the way need it; --train.preview-every 0 trains without."):
                 preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
         processes.wait()  # for the first, which may have had to fetch it
-        finished = self.fit(
+
+        def finish(_: GeneratorTask) -> dict[str, Any]:
+            result = {"weights": "model.safetensors", "samples": len(training)}
+            write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+            return result
+
+        return self.fit(
             GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
-            lambda: write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"),
+            lambda: write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"), finish,
             training.manifest.contents(), progress,
         )  # fmt: skip
-        if finished is None or finished.task is None:
-            return None if finished is None else {}
-        result = {"weights": "model.safetensors", "samples": len(training)}
-        write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
-        return result
 
     def _data(self) -> tuple[ShardSet, ShardSet | None]:
         """What is trained on, and what is held out."""
