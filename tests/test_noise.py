@@ -16,6 +16,14 @@ def test_a_stream_does_not_depend_on_its_batch() -> None:
             assert torch.equal(drawn[k], one[0])
 
 
+def test_a_stream_goes_on_where_it_is_moved_to() -> None:
+    here, there = Noise(range(3)), Noise(range(3))
+    assert torch.equal(here.uniform(4), there.uniform(4))
+    there = there.to("cpu")
+    assert torch.equal(here.normal(5), there.normal(5))
+    assert there.to("meta").normal(5).is_meta
+
+
 def test_normal_numbers_are_normal() -> None:
     x = Noise(range(400)).normal(500).flatten().sort().values
     n = len(x)

@@ -5,6 +5,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Self
 
 import torch
@@ -86,6 +87,12 @@ class Noise:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same streams from the same position, on a device."""
+        moved = copy(self)
+        moved._keys = self._keys.to(device)
+        return moved
 
     def require_streams(self, images: int) -> None:
         """Refuse a batch that has not one stream an image."""

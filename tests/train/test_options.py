@@ -35,6 +35,18 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "quiet" / "validation.jsonl").exists()
 
 
+def test_pictures_are_drawn_in_the_precision_of_training(tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def preview(_: object) -> torch.Tensor:
+        seen.append(torch.is_autocast_enabled("cpu") and not torch.is_grad_enabled())
+        return torch.zeros(3, 4, 4)
+
+    config = TrainConfig(steps=1, batch=8, preview_every=1, validate_every=0, precision="bfloat16", device="cpu")
+    Trainer(task(), config, tmp_path, preview=preview).run()
+    assert seen == [True, True]
+
+
 def test_validation_is_at_fixed_times_and_a_resumed_run_tells_the_same(tmp_path: Path) -> None:
     whole, parts = trainer(tmp_path / "whole", validate_every=4), trainer(tmp_path / "parts", validate_every=4)
     whole.run()

@@ -263,6 +263,23 @@ def test_a_diverged_run_stops_before_it_spoils_anything(tmp_path: Path) -> None:
     assert newest is None or all(x.isfinite().all() for g in groups for x in checkpoint.load(newest, g).values())
 
 
+def test_an_old_checkpoint_that_cannot_be_removed_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a network disk, while somebody reads a file of it."""
+
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    run = trainer(tmp_path)
+    run.run(until=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", busy)
+        run.run(until=8)
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-00000008"
+    assert (tmp_path / "step-00000002").exists()
+    run.run(until=10)
+    assert not (tmp_path / "step-00000002").exists()
+
+
 def test_folders_that_are_not_ours_stay(tmp_path: Path) -> None:
     (tmp_path / "step-0-mine").mkdir()
     (tmp_path / "step-0-mine" / "notes.txt").write_text("mine")

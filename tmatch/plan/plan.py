@@ -146,10 +146,9 @@ def plan(
 ) -> Plan:
     """What `steps` of a model built on the meta device take, on states of `shape` (*grid, channels).
 
-    `batch` is that of all GPUs together, computed by each in parts of `micro_batch` (None: in one). With `replicas`,
-    FSDP2 shards within that many groups of GPUs. `text` is the length and width of the text embedding, whose encoder is
-    not counted, nor the autoencoder. `draw` is how an image is drawn: with guidance where there is a text, unless told
-    otherwise.
+    `batch` is that of all GPUs together, computed by each in parts of `micro_batch` (None: in one). FSDP2 shards within
+    each of `replicas` groups of GPUs. `text` is the length and width of the text embedding; its encoder and the
+    autoencoder are not counted. `draw` is how an image is drawn: with guidance where there is a text, unless given.
     """
     _require_meta(model)
     require_precision(precision)
@@ -162,9 +161,7 @@ def plan(
         kept = activations(model, shape, text, micro_batch, precision, checkpoint=False)
         less = activations(model, shape, text, micro_batch, precision, checkpoint=True) if checkpointed(model) else None
     among, accumulate = _group(gpus, replicas), batch // (gpus * micro_batch)
-    memory = _memory(model, kept, "", among, precision, accumulate)
-    if less is not None:
-        memory |= _memory(model, less, ", checkpointing", among, precision, accumulate)
+    memory = _memory(model, {"": kept, ", checkpointing": less}, among, precision, accumulate)
     return Plan(
         device=device,
         gpus=gpus,
@@ -184,13 +181,15 @@ def plan(
 
 
 def _memory(
-    model: Model, used: Activations, how: str, among: int, precision: Precision, accumulate: int
+    model: Model, ways: dict[str, Activations | None], among: int, precision: Precision, accumulate: int
 ) -> dict[str, Memory]:
-    """By way of distributing the weights: to every GPU, or `among` so many."""
-    return {
-        f"DDP{how}": replicated(model, used),
-        f"FSDP2{how}": sharded(model, used, among, precision, accumulate),
-    }
+    """By way of keeping activations, and of distributing the weights: to every GPU, or `among` so many."""
+    found: dict[str, Memory] = {}
+    for how, used in ways.items():
+        if used is not None:
+            found[f"DDP{how}"] = replicated(model, used)
+            found[f"FSDP2{how}"] = sharded(model, used, among, precision, accumulate)
+    return found
 
 
 def _require_meta(model: Model) -> None:

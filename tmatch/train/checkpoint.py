@@ -79,7 +79,7 @@ def commit(place: Path, step: int, record: dict[str, Any], keep: int = 2) -> Pat
     place.rename(final)
     sync(folder)
     for old in _all(folder)[:-keep]:
-        shutil.rmtree(old)
+        shutil.rmtree(old, ignore_errors=True)  # on a network disk it stays while somebody reads it
     return final
 
 

@@ -36,9 +36,11 @@ class Replicas(Processes):
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
         # DDP would order gradients anew after a process's first step, and so add them up otherwise once a run goes on.
-        # It does not while it looks for parameters without a gradient, of which `_Called` has one.
-        called = _Called(networks, loss).to(self.device)
-        self._replica = DistributedDataParallel(called, gradient_as_bucket_view=True, find_unused_parameters=True)
+        # It does not while it looks for parameters without a gradient, of which `_Called` then has one. On a GPU, where
+        # kernels promise no order either, that would only have the host wait in every step.
+        ordered = self.device.type == "cpu"
+        called = _Called(networks, loss, unused=ordered).to(self.device)
+        self._replica = DistributedDataParallel(called, gradient_as_bucket_view=True, find_unused_parameters=ordered)
         return self._replica
 
     def collecting(self) -> AbstractContextManager[None]:
@@ -47,13 +49,13 @@ class Replicas(Processes):
     def assembled(self, networks: Network) -> Network | None:
         return networks if self.rank == 0 else None
 
-    def mean(self, value: float) -> float:
-        total = torch.tensor(value, dtype=torch.float64, device=self.device)
+    def mean(self, value: Tensor) -> float:
+        total = value.to(self.device, torch.float64, copy=True)
         dist.all_reduce(total)
         return total.item() / self.world
 
     def agreed(self, wish: bool) -> bool:
-        return self.mean(float(wish)) > 0
+        return self.mean(torch.tensor(wish)) > 0
 
     def chosen(self, value: T) -> T:
         values = [value]
@@ -171,11 +173,11 @@ class Shards(Replicas):
 class _Called(nn.Module):
     """A module whose forward is a method of another."""
 
-    def __init__(self, networks: nn.Module, method: str) -> None:
+    def __init__(self, networks: nn.Module, method: str, unused: bool) -> None:
         super().__init__()
         self.networks = networks
         self.method = method
-        self.unused = nn.Parameter(torch.zeros(()))  # without one DDP warns that it looks in vain
+        self.unused = nn.Parameter(torch.zeros(())) if unused else None  # without one DDP warns that it looks in vain
 
     def forward(self, *arguments: int) -> Tensor:
         answer: Tensor = getattr(self.networks, self.method)(*arguments)

@@ -76,8 +76,9 @@ class GeneratorTask(Task):
     def loss(self, step: int, size: int, part: int, parts: int) -> Tensor:
         x, captions = self.training_set.batch(step, size, part, parts)
         places = torch.arange(size).tensor_split(parts)[part]
-        noise = Noise.derive(self.training_set.seed, step, places, x.device)
-        dropped = (noise.uniform() < self.drop).tolist()
+        noise = Noise.derive(self.training_set.seed, step, places)
+        dropped = (noise.uniform() < self.drop).tolist()  # on the CPU, so that the host does not wait for a GPU
+        noise = noise.to(x.device)
         given = [self.encoder.empty if drop else text for text, drop in zip(captions, dropped, strict=True)]
         return self.model.loss(x, noise, self.encoder(given)).mean()
 

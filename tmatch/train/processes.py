@@ -37,9 +37,9 @@ class Processes:
         """While gradients of several parts add up, before the last."""
         return nullcontext()
 
-    def mean(self, value: float) -> float:
-        """Over all processes."""
-        return value
+    def mean(self, value: Tensor) -> float:
+        """Of a number, over all processes."""
+        return value.item()
 
     def agreed(self, wish: bool) -> bool:
         """Whether any process wishes it."""

@@ -151,7 +151,7 @@ class Trainer:
                 with self._surviving("measured"), torch.no_grad(), self.config.autocast():
                     losses[name] = self.processes.placed(task).validate()
             if task is not None and draw and self.preview is not None:
-                with self._surviving("drawn from"):
+                with self._surviving("drawn from"), torch.no_grad(), self.config.autocast():
                     self.monitor.picture(self.step, name, self.preview(self.processes.placed(task)))
             self.processes.dismiss()
             self.processes.wait()  # for the first, before the next weights are assembled
@@ -168,7 +168,7 @@ class Trainer:
 
     def update(self) -> float:
         """One step of the optimizer; its loss."""
-        mine, total = self.processes.mine(self.config.accumulate), 0.0
+        mine, losses = self.processes.mine(self.config.accumulate), []
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.rate(self.step)
         for part in mine:
@@ -176,18 +176,18 @@ class Trainer:
                 with self.config.autocast():
                     loss = self.loss(self.step, self.config.batch, part, self.parts) / len(mine)
                 loss.backward()
-            total += loss.item()
-        total = self.processes.mean(total)
+            losses.append(loss.detach())
         norm = self.processes.whole(nn.utils.clip_grad_norm_(self.task.parameters(), self.config.clip))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        averaged, weights = ([self.processes.here(p) for p in task.parameters()] for task in (self.ema, self.task))
+        get_ema_multi_avg_fn(self.config.ema_decay(self.step))(averaged, weights, None)
+        total = self.processes.mean(torch.stack(losses).double().sum())  # the host waits here, with all of it under way
         if not math.isfinite(total) or not torch.isfinite(norm):
             raise ValueError(
                 f"Training diverged at step {self.step} (loss {total}, gradient {norm.item()}); start anew with a "
                 "lower train.learning_rate. The checkpoints are from before."
             )
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        averaged, weights = ([self.processes.here(p) for p in task.parameters()] for task in (self.ema, self.task))
-        get_ema_multi_avg_fn(self.config.ema_decay(self.step))(averaged, weights, None)
         self.step += 1
         return total
 
