@@ -107,6 +107,19 @@ def test_links_within_a_tar_lead_to_what_was_before_them(tmp_path: Path) -> None
         source.read(4)
 
 
+def test_a_column_of_a_tar_is_read_even_beside_a_text(tmp_path: Path) -> None:
+    both = [("a.png", picture(0)), ("a.txt", b"old"), ("a.json", b'{"text": "older", "new": "a circle"}')]
+    name = tar_of(tmp_path / "some.tar", [*both, ("b.png", picture(1)), ("b.txt", b"old"), ("b.json", b"{}")])
+    assert open_source(name).read(0).captions == ("old",)
+    source = open_source(name, text="new")
+    assert source.read(0).captions == ("a circle",)
+    with pytest.raises(Unusable, match=r"its \.json has no 'new'; --text-column names another"):
+        source.read(1)
+    alone = tar_of(tmp_path / "alone.tar", [("a.png", picture(0)), ("a.txt", b"old")])
+    with pytest.raises(Unusable, match=r"it has no \.json with a 'new', the --text-column"):
+        open_source(alone, text="new").read(0)
+
+
 def test_a_tar_with_other_captions_is_another_source(tmp_path: Path) -> None:
     first, second = (
         open_source(tar_of(tmp_path / f"{word}.tar", [("a.png", picture(0)), ("a.txt", f"a {word} circle".encode())]))

@@ -17,7 +17,10 @@ NOWHERE = (0, -1)
 
 
 class TarSource(Source):
-    """Tars in WebDataset's layout: members of one name, a picture, and a .txt or a .json that has the caption."""
+    """Tars in WebDataset's layout: members of one name, a picture, and a .txt or a .json that has the caption.
+
+    A `column` other than text is one of the .json, and then the .txt is not read.
+    """
 
     def __init__(self, name: str, files: Sequence[Path], column: str = "text") -> None:
         self.name = name
@@ -45,16 +48,22 @@ class TarSource(Source):
         picture = only(pictures)
         with self.files[number].open("rb") as file:
             read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, *CAPTIONS) if suffix in parts}
-        if ".txt" in read:
-            captions = texts(decoded(read[".txt"]))
-        elif ".json" in read:
-            row = parsed(read[".json"])
-            if self.column not in row:
-                raise Unusable(f"its .json has no '{self.column}'; --text-column names another")
-            captions = texts(row[self.column])
-        else:
-            raise Unusable("it has no .txt or .json with a caption")
-        return Row(self.key(index), read[picture], captions)
+        return Row(self.key(index), read[picture], self._texts(read))
+
+    def _texts(self, read: dict[str, bytes]) -> tuple[str, ...]:
+        """The captions of a row: of its .txt, or of its .json, where alone a column that is asked for may stand."""
+        if ".txt" in read and self.column == "text":
+            return texts(decoded(read[".txt"]))
+        if ".json" not in read:
+            raise Unusable(
+                "it has no .txt or .json with a caption"
+                if self.column == "text"
+                else f"it has no .json with a '{self.column}', the --text-column"
+            )
+        row = parsed(read[".json"])
+        if self.column not in row:
+            raise Unusable(f"its .json has no '{self.column}'; --text-column names another")
+        return texts(row[self.column])
 
     def _captions(self) -> Iterator[bytes]:
         """As they are in the tars, as far as these go."""
