@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import tarfile
 from pathlib import Path
 
 from PIL import Image
@@ -38,6 +39,37 @@ def folder_of(folder: Path, pictures: list[tuple[str, bytes, object]]) -> Path:
     lines = [json.dumps({"file_name": name, "text": text}) for name, _, text in pictures]
     (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def pairs_of(folder: Path, count: int) -> Path:
+    """Empty pictures, each with its .txt."""
+    folder.mkdir(parents=True)
+    for k in range(count):
+        (folder / f"{k:09}.png").write_bytes(b"")
+        (folder / f"{k:09}.txt").write_text(f"a circle, number {k}")
+    return folder
+
+
+def table(file: Path, seeds: range) -> None:
+    from datasets import Dataset
+
+    file.parent.mkdir(exist_ok=True)
+    Dataset.from_dict({"image": [picture(k) for k in seeds], "text": [f"a {k}" for k in seeds]}).to_parquet(file)
+
+
+def tar_of(file: Path, members: list[tuple[str, bytes | str]]) -> str:
+    """A text in the place of contents is where a link leads: a hard one, or a symbolic one after a ~."""
+    with tarfile.open(file, "w") as tar:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                member.type = tarfile.SYMTYPE if content.startswith("~") else tarfile.LNKTYPE
+                member.linkname = content.removeprefix("~")
+                tar.addfile(member)
+            else:
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return str(file)
 
 
 def preparation(source: str, out: Path, encoders: Encoders, kind: str = "buckets", chunk: int = 4) -> Preparation:

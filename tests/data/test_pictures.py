@@ -1,13 +1,15 @@
+import io
 import json
+import struct
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 import tmatch as tm
 from tmatch.data import Codec, FolderPictures, ShapePictures
-from tmatch.data.pictures import grid, load_picture, save_picture
+from tmatch.data.pictures import cut, grid, load_picture, read_picture, save_picture
 from tmatch.data.shapes import VOCABULARY
 from tmatch.recipes import committed_autoencoder
 
@@ -63,6 +65,71 @@ def test_pictures_are_seen_as_people_see_them(tmp_path: Path) -> None:
     assert load_picture(tmp_path / "turned.png", 8)[0, :, 0].tolist() == [0.0] * 4 + [1.0] * 4
     Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(tmp_path / "clear.png")
     assert load_picture(tmp_path / "clear.png", 8).min() == 1
+
+
+def jpeg(image: Image.Image, *tags: bytes) -> io.BytesIO:
+    """A picture with raw tags of EXIF."""
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=95)
+    exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + b"".join(tags) + bytes(4)
+    start, rest = file.getvalue()[:2], file.getvalue()[2:]
+    return io.BytesIO(start + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + rest)
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_a_broken_tag_beside_the_orientation_is_no_harm(orientation: int) -> None:
+    image = Image.linear_gradient("L").resize((32, 16)).rotate(20).convert("RGB")
+    turn = struct.pack("<HHII", 0x0112, 3, 1, orientation)
+    broken = struct.pack("<HHI4s", 0x011A, 2, 4, b"abc\0")  # a resolution in letters
+    with Image.open(jpeg(image, turn)) as whole:
+        expected = ImageOps.exif_transpose(whole)
+    for tags in ((turn,), (turn, broken), (broken, turn)):
+        assert read_picture(jpeg(image, *tags)).tobytes() == expected.tobytes()
+    assert expected.size == ((16, 32) if 5 <= orientation <= 8 else (32, 16))
+
+
+def test_transparent_parts_are_mixed_with_white(tmp_path: Path) -> None:
+    """As Pillow composes them, to one in 255: half transparent, in a palette, and in grey."""
+    clear = Image.new("RGBA", (16, 16), (200, 40, 0))
+    clear.putalpha(Image.linear_gradient("L").resize((16, 16)))
+    for image in (clear, clear.convert("LA"), clear.quantize()):
+        image.save(tmp_path / "clear.png")
+        rgba = image.convert("RGBA")
+        expected = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        torch.testing.assert_close(load_picture(tmp_path / "clear.png", 16), cut(expected, 16, 16), atol=0.005, rtol=0)
+
+
+def test_a_transparent_picture_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A huge one is held twice, as it is and on white, and not five times."""
+    Image.new("RGBA", (16, 16), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+
+    def refused(image: Image.Image, *_: object) -> Image.Image:
+        raise AssertionError(f"{image} is copied")
+
+    for way in ("copy", "convert"):
+        monkeypatch.setattr(Image.Image, way, refused)
+    assert read_picture(tmp_path / "clear.png").getextrema() == ((255, 255),) * 3
+
+
+def test_a_large_jpeg_is_decoded_smaller_where_that_is_enough(tmp_path: Path) -> None:
+    image = Image.radial_gradient("L").resize((400, 300)).convert("RGB")
+    turn = struct.pack("<HHII", 0x0112, 3, 1, 6)
+    (tmp_path / "large.jpg").write_bytes(jpeg(image, turn).getvalue())
+    sizes = {150: (150, 200), 151: (300, 400), 75: (75, 100), 30: (38, 50), None: (300, 400)}
+    for at_least, size in sizes.items():
+        assert read_picture(tmp_path / "large.jpg", at_least).size == size
+    whole = cut(read_picture(tmp_path / "large.jpg"), 32, 32)
+    torch.testing.assert_close(load_picture(tmp_path / "large.jpg", 32), whole, atol=0.02, rtol=0)
+
+
+def test_captions_may_hold_other_ends_of_lines_and_lines_may_end_as_on_windows(tmp_path: Path) -> None:
+    words = ["a\u2028b", "a\x85b", "plain"]
+    rows = [json.dumps({"file_name": f"{k}.png", "text": text}, ensure_ascii=False) for k, text in enumerate(words)]
+    file = folder_of(tmp_path, 3) / "metadata.jsonl"
+    for end in ("\n", "\r\n"):
+        file.write_bytes(b"\xef\xbb\xbf" + (end.join(rows) + end).encode())
+        data = FolderPictures(tmp_path, 16, fold=3)
+        assert data.captions + FolderPictures(tmp_path, 16, fold=3, held_out=True).captions == words
 
 
 @pytest.mark.parametrize(

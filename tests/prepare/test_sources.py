@@ -1,39 +1,15 @@
 """Where pictures and captions are found, and what is said where they are not."""
 
-import io
 import json
-import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sources import Encoders, contents, folder_of, picture, preparation, rows
+from sources import Encoders, contents, folder_of, pairs_of, picture, preparation, rows, table, tar_of
 
-from tmatch.prepare import Preparation, open_source
+from tmatch.prepare import Preparation, naming, open_source
 from tmatch.prepare.source import Unusable
-
-
-def table(file: Path, seeds: range) -> None:
-    from datasets import Dataset
-
-    file.parent.mkdir(exist_ok=True)
-    Dataset.from_dict({"image": [picture(k) for k in seeds], "text": [f"a {k}" for k in seeds]}).to_parquet(file)
-
-
-def tar_of(file: Path, members: list[tuple[str, bytes | str]]) -> str:
-    """A text in the place of contents is where a link leads: a hard one, or a symbolic one after a ~."""
-    with tarfile.open(file, "w") as tar:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            if isinstance(content, str):
-                member.type = tarfile.SYMTYPE if content.startswith("~") else tarfile.LNKTYPE
-                member.linkname = content.removeprefix("~")
-                tar.addfile(member)
-            else:
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return str(file)
 
 
 def test_names_of_tables_are_no_patterns(tmp_path: Path) -> None:
@@ -49,6 +25,60 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.parquet").write_bytes(b"PAR1?PAR1")
     with pytest.raises(ValueError, match=r"b\.parquet is no parquet file, or a damaged one"):
         open_source(str(tmp_path))
+
+
+def captions(folder: Path, split: str = "train") -> list[str]:
+    source = open_source(str(folder), split=split)
+    return [source.read(k).captions[0] for k in range(len(source))]
+
+
+def test_tables_whose_names_begin_with_splits_are_those_of_one(tmp_path: Path) -> None:
+    for k, name in enumerate(("train-0", "train-1", "test-0", "val")):
+        table(tmp_path / "some" / f"{name}.parquet", range(k, k + 1))
+    assert captions(tmp_path / "some") == ["a 0", "a 1"]
+    assert captions(tmp_path / "some", "test") == ["a 2"]
+    assert captions(tmp_path / "some" / "test-0.parquet") == ["a 2"], "a file that is given is meant"
+    with pytest.raises(ValueError, match=r"no parquet file whose name begins with validation, .* test and train and "):
+        open_source(str(tmp_path / "some"), split="validation")
+    table(tmp_path / "some" / "testimony.parquet", range(1))
+    with pytest.raises(ValueError, match=r"files of splits, and testimony\.parquet, which is of none: take that out"):
+        open_source(str(tmp_path / "some"))
+
+
+def test_a_split_of_what_has_none_is_refused(tmp_path: Path) -> None:
+    table(tmp_path / "table" / "a.parquet", range(1))
+    table(tmp_path / "table" / "training.parquet", range(1, 2))
+    assert captions(tmp_path / "table") == ["a 0", "a 1"]
+    tar_of(tmp_path / "some.tar", [("a.png", picture(0)), ("a.txt", b"a")])
+    for local in ("table", "some.tar", str(folder_of(tmp_path / "listed", rows(1))), str(pairs_of(tmp_path / "p", 1))):
+        with pytest.raises(ValueError, match=r"has no splits to choose one by --split: leave that out"):
+            open_source(str(tmp_path / local), split="test")
+
+
+def test_tables_may_have_columns_of_their_own_and_no_rows(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    table(tmp_path / "a.parquet", range(2))
+    table(tmp_path / "b.parquet", range(0))
+    more = {"image": [picture(2)], "text": ["a 2"], "url": ["u"]}
+    Dataset.from_dict(more).to_parquet(tmp_path / "c.parquet")
+    source = open_source(str(tmp_path))
+    assert [source.read(k).captions for k in range(len(source))] == [("a 0",), ("a 1",), ("a 2",)]
+    with pytest.raises(ValueError, match=r"a\.parquet has no column 'url'; name one of image, text by --image-column"):
+        open_source(str(tmp_path), text="url")
+    with pytest.raises(ValueError, match=r"b\.parquet lists no pictures"):
+        open_source(str(tmp_path / "b.parquet"))
+
+
+def test_a_table_is_copied_without_its_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from datasets import Dataset
+
+    more = {"image": [picture(2)], "text": ["a 2"], "url": ["u"]}
+    Dataset.from_dict(more).to_parquet(tmp_path / "a.parquet")
+    made = []
+    monkeypatch.setattr(naming, "TableSource", lambda name, table, *columns: made.append(table))
+    open_source(str(tmp_path))
+    assert made[0].column_names == ["image", "text"]
 
 
 def test_kinds_that_lie_together_are_not_chosen_from(tmp_path: Path) -> None:
@@ -107,12 +137,25 @@ def test_links_within_a_tar_lead_to_what_was_before_them(tmp_path: Path) -> None
         source.read(4)
 
 
+def test_a_column_of_a_tar_is_read_even_beside_a_text(tmp_path: Path) -> None:
+    both = [("a.png", picture(0)), ("a.txt", b"old"), ("a.json", b'{"text": "older", "new": "a circle"}')]
+    name = tar_of(tmp_path / "some.tar", [*both, ("b.png", picture(1)), ("b.txt", b"old"), ("b.json", b"{}")])
+    assert open_source(name).read(0).captions == ("old",)
+    source = open_source(name, text="new")
+    assert source.read(0).captions == ("a circle",)
+    with pytest.raises(Unusable, match=r"its \.json has no 'new'; --text-column names another"):
+        source.read(1)
+    alone = tar_of(tmp_path / "alone.tar", [("a.png", picture(0)), ("a.txt", b"old")])
+    with pytest.raises(Unusable, match=r"it has no \.json with a 'new', the --text-column"):
+        open_source(alone, text="new").read(0)
+
+
 def test_a_tar_with_other_captions_is_another_source(tmp_path: Path) -> None:
     first, second = (
         open_source(tar_of(tmp_path / f"{word}.tar", [("a.png", picture(0)), ("a.txt", f"a {word} circle".encode())]))
         for word in ("red", "two")
     )
-    assert first.rows == second.rows
+    assert list(first.rows) == list(second.rows)
     assert first.contents != second.contents
 
 

@@ -59,7 +59,7 @@ def _lines(path: Path) -> list[str]:
             '{"file_name": "cat.png", "text": "a cat"} for each picture.'
         )
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would cut captions at U+2028 and U+0085
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file in UTF-8 ({error}).") from error
 

@@ -5,17 +5,23 @@ import hashlib
 import json
 import os
 import stat
+import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tmatch.pretrained.identity import extra, first_line
 from tmatch.text.base import half_letters
+from tmatch.train.processes import place_of_process
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jfif")
+T = TypeVar("T")
+SILENCE = 5.0
+"""Seconds that may pass before it is said what takes so long."""
 
 
 class Unusable(ValueError):
@@ -98,54 +104,7 @@ class FolderSource(Source):
         if self.column not in row:
             raise Unusable(f"{name} has no {self.column}; --text-column names another")
         captions = texts(row[self.column])
-        return Row(name, _bytes_within(self.folder, name), captions)
-
-
-class PairSource(Source):
-    """All pictures in a folder and those within it, each with its caption in a .txt of the same name."""
-
-    def __init__(self, folder: Path) -> None:
-        self.name = str(folder)
-        self.folder = folder.resolve()
-        found: dict[str, list[str]] = {}  # the pictures of a name
-        captioned: dict[str, str] = {}
-        for file in sorted(path.relative_to(folder) for path in folder.rglob("*")):
-            suffix, name = file.suffix.lower(), str(file.with_suffix(""))
-            if suffix in (".txt", *PICTURES) and not any(part.startswith(".") for part in file.parts):
-                found.setdefault(name, []).extend([str(file)] if suffix in PICTURES else [])
-                if suffix == ".txt":
-                    captioned[name] = str(file)
-        self.rows = sorted(found.items())
-        self.captioned = captioned
-        captions = [self._caption(name) for name, _ in self.rows]
-        if not any(captions):
-            raise ValueError(
-                f"{folder} holds pictures without captions: write a metadata.jsonl, or for each picture a .txt of the "
-                "same name."
-            )
-        self.contents = digest(zip(self.rows, captions, strict=True))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def key(self, index: int) -> str:
-        return self.rows[index][0]
-
-    def read(self, index: int) -> Row:
-        name, pictures = self.rows[index]
-        picture = only(pictures)
-        captions = texts(decoded(self._text(name)))
-        return Row(picture, _bytes_within(self.folder, picture), captions)
-
-    def _caption(self, name: str) -> bytes:
-        """As it is in its file; nothing where that cannot be read, which is listed later."""
-        try:
-            return self._text(name)
-        except Unusable:
-            return b""
-
-    def _text(self, name: str) -> bytes:
-        return _bytes_within(self.folder, self.captioned.get(name, f"{name}.txt"))
+        return Row(name, bytes_within(self.folder, name), captions)
 
 
 def only(pictures: Sequence[str]) -> str:
@@ -163,12 +122,7 @@ class TableSource(Source):
     def __init__(self, name: str, table: Any, image: str, text: str) -> None:  # noqa: ANN401
         with extra("A data set in parquet or on the hub"):
             from datasets import Image
-        for column in (image, text):
-            if column not in table.column_names:
-                there = ", ".join(table.column_names)
-                raise ValueError(
-                    f"{name} has no column '{column}'; name one of {there} by --image-column or --text-column."
-                )
+        require_columns(name, table.column_names, (image, text))
         self.name = name
         self.table = table.select_columns([image, text])
         if isinstance(table.features[image], Image):
@@ -198,6 +152,15 @@ class TableSource(Source):
         return Row(self.key(index), picture, texts(captions))
 
 
+def require_columns(name: str, there: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse a table that lacks one."""
+    for column in columns:
+        if column not in there:
+            raise ValueError(
+                f"{name} has no column '{column}'; name one of {', '.join(there)} by --image-column or --text-column."
+            )
+
+
 def _captions(table: Any, column: str) -> Iterator[list[Any]]:  # noqa: ANN401
     """All captions of a table, many at a time, as far as they can be read; rows that cannot be are listed later."""
     try:
@@ -208,7 +171,7 @@ def _captions(table: Any, column: str) -> Iterator[list[Any]]:  # noqa: ANN401
             raise
 
 
-def _bytes_within(folder: Path, name: str) -> bytes:
+def bytes_within(folder: Path, name: str) -> bytes:
     """The contents of a file of a folder, which may not lead out of it."""
     file = Path(os.path.realpath(folder / name))  # which goes along with circles of links
     if folder not in file.parents:
@@ -233,6 +196,17 @@ def _file_bytes(file: Path, name: str) -> bytes:
     if not regular:
         raise Unusable(f"{name} is not a file")
     return content
+
+
+def told(parts: Iterable[T], doing: str, things: str) -> Iterator[T]:
+    """The same parts; where they take long, the first process says now and then on stderr how many there were."""
+    due = time.monotonic() + SILENCE
+    for number, part in enumerate(parts):
+        if time.monotonic() > due:
+            due = time.monotonic() + 6 * SILENCE
+            if place_of_process()[0] == 0:
+                print(f"tmatch: {doing}: {number:,} {things} so far.", file=sys.stderr, flush=True)
+        yield part
 
 
 def digest(parts: Iterable[Any]) -> str:

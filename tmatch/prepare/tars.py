@@ -2,31 +2,44 @@
 
 import io
 import posixpath
+import re
 import tarfile
+from array import array
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, groupby
 from pathlib import Path
+from typing import Self
 
-from tmatch.prepare.source import PICTURES, Row, Source, Unusable, decoded, digest, only, parsed, texts
+from tmatch.prepare.source import PICTURES, Row, Source, Unusable, decoded, digest, only, parsed, texts, told
 
+Places = dict[str, tuple[int, int]]
+"""Where members begin and how long they are, by suffix."""
 CAPTIONS = (".txt", ".json")
 REST = "(the rest)"
 """What stands for all that follows in a damaged tar."""
+PLAIN = re.compile(rb"([0-7]{11})[ \0].{12}([0-7]{6})[ \0]{2}[0\0]", re.DOTALL)
+"""From the 125th byte of a plain file's header: its size, its time, the checksum and the kind."""
 NOWHERE = (0, -1)
 """The place of a link to what is not in the tar before it."""
 
 
 class TarSource(Source):
-    """Tars in WebDataset's layout: members of one name, a picture, and a .txt or a .json that has the caption."""
+    """Tars in WebDataset's layout: members of one name, a picture, and a .txt or a .json that has the caption.
+
+    A `column` other than text is one of the .json, and then the .txt is not read.
+    """
 
     def __init__(self, name: str, files: Sequence[Path], column: str = "text") -> None:
         self.name = name
         self.files = list(files)
         self.column = column
-        self.rows: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
-        for number, file in enumerate(self.files):
-            self.rows += [(number, key, parts) for key, parts in _members(file).items()]
-        self.contents = digest(chain([column], self.rows, self._captions()))
+        self.rows = TarRows()
+        for number, file in enumerate(told(self.files, f"{name} is being listed", "tars")):
+            for key, parts in _members(file).items():
+                self.rows.append(number, key, parts)
+        captions = told(self._captions(), f"The captions of {name} are being read", "captions")
+        self.contents = digest(chain([column], self.rows, captions))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -45,16 +58,22 @@ class TarSource(Source):
         picture = only(pictures)
         with self.files[number].open("rb") as file:
             read = {suffix: _bytes(file, *parts[suffix]) for suffix in (picture, *CAPTIONS) if suffix in parts}
-        if ".txt" in read:
-            captions = texts(decoded(read[".txt"]))
-        elif ".json" in read:
-            row = parsed(read[".json"])
-            if self.column not in row:
-                raise Unusable(f"its .json has no '{self.column}'; --text-column names another")
-            captions = texts(row[self.column])
-        else:
-            raise Unusable("it has no .txt or .json with a caption")
-        return Row(self.key(index), read[picture], captions)
+        return Row(self.key(index), read[picture], self._texts(read))
+
+    def _texts(self, read: dict[str, bytes]) -> tuple[str, ...]:
+        """The captions of a row: of its .txt, or of its .json, where alone a column that is asked for may stand."""
+        if ".txt" in read and self.column == "text":
+            return texts(decoded(read[".txt"]))
+        if ".json" not in read:
+            raise Unusable(
+                "it has no .txt or .json with a caption"
+                if self.column == "text"
+                else f"it has no .json with a '{self.column}', the --text-column"
+            )
+        row = parsed(read[".json"])
+        if self.column not in row:
+            raise Unusable(f"its .json has no '{self.column}'; --text-column names another")
+        return texts(row[self.column])
 
     def _captions(self) -> Iterator[bytes]:
         """As they are in the tars, as far as these go."""
@@ -66,12 +85,47 @@ class TarSource(Source):
                         yield file.read(max(size, 0))
 
 
-def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
+class TarRows:
+    """The number of a tar, a name, and where the members of that name are; in arrays, for there are millions."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []  # rows, by tar
+        self._keys: list[str] = []
+        self._suffixes: list[tuple[str, ...]] = []  # few of them, which are shared
+        self._shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._begins = array("q")  # by row, in the numbers
+        self._numbers = array("q")  # an offset and a size, by member
+
+    def append(self, tar: int, key: str, parts: Places) -> None:
+        """Add a row, of the last tar or of a later one."""
+        self._firsts += [len(self)] * (tar + 1 - len(self._firsts))
+        self._keys.append(key)
+        suffixes = tuple(parts)
+        self._suffixes.append(self._shared.setdefault(suffixes, suffixes))
+        self._begins.append(len(self._numbers))
+        for place in parts.values():
+            self._numbers.extend(place)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: int) -> tuple[int, str, Places]:
+        begin, suffixes = self._begins[index], self._suffixes[index]
+        numbers = self._numbers[begin : begin + 2 * len(suffixes)]
+        parts = dict(zip(suffixes, zip(numbers[::2], numbers[1::2], strict=True), strict=True))
+        return bisect(self._firsts, index) - 1, self._keys[index], parts
+
+    def __iter__(self) -> Iterator[tuple[int, str, Places]]:
+        return (self[index] for index in range(len(self)))
+
+
+def _members(file: Path) -> dict[str, Places]:
     """The members of a tar by name and suffix: where each begins and how long it is."""
     rows, places = _Samples(), dict[str, tuple[int, int]]()
     try:
-        with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
+        with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:", tarinfo=_Member) as tar:
             for member in tar:
+                tar.members.clear()  # type: ignore[attr-defined]  # which the library would hold
                 own = posixpath.normpath(member.name)
                 if member.isfile():
                     places[own] = (member.offset_data, member.size)
@@ -100,7 +154,22 @@ def _members(file: Path) -> dict[str, dict[str, tuple[int, int]]]:
     return rows
 
 
-class _Samples(dict[str, dict[str, tuple[int, int]]]):
+class _Member(tarfile.TarInfo):
+    """A member; of a plain file's header only what we need is read, which takes a third of the time."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        plain, name = PLAIN.match(buf, 124), bytes(buf[:100]).partition(b"\0")[0]
+        if plain is None or len(buf) != tarfile.BLOCKSIZE or buf[345] or name.endswith(b"/"):
+            return super().frombuf(buf, encoding, errors)
+        if int(plain[2], 8) != sum(buf) - sum(buf[148:156]) + 8 * ord(" "):
+            return super().frombuf(buf, encoding, errors)
+        member = cls(name.decode(encoding, errors))
+        member.size = int(plain[1], 8)
+        return member
+
+
+class _Samples(dict[str, Places]):
     """Members by name and suffix; one that comes again begins another sample, as its neighbours are of one picture."""
 
     def __init__(self) -> None:
