@@ -146,7 +146,7 @@ class Preparation:
             shards=tuple(shards),
             skipped=tuple(sorted(skipped, key=lambda one: one.row)),
             captions=len(captions),
-            captions_cut=sum(self.text.length(caption) > self.text.longest for caption in captions),
+            captions_cut=sum(self.text.lengths([caption])[0] > self.text.longest for caption in captions),
         )
 
     def _latents(self, pictures: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ class Preparation:
     def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> list[list[Tensor]]:
         """The tokens of every caption of every picture; those of like length are encoded together, to pad little."""
         captions = [caption for texts in captions_of for caption in texts]
-        by_length = sorted(range(len(captions)), key=lambda k: self.text.length(captions[k]))
+        by_length = sorted(range(len(captions)), key=lambda k: self.text.lengths([captions[k]])[0])
         dtype, tokens = PRECISIONS[self.settings.dtype], dict[int, Tensor]()
         for part in _parts(by_length, self.settings.batch):
             condition = self.text([captions[k] for k in part])
