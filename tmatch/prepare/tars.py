@@ -26,7 +26,6 @@ class TarSource(Source):
         self.rows: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
         for number, file in enumerate(self.files):
             self.rows += [(number, key, parts) for key, parts in _members(file).items()]
-        self.contents = digest(chain([column], self.rows, self._captions()))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -34,6 +33,11 @@ class TarSource(Source):
     def key(self, index: int) -> str:
         number, key, _ = self.rows[index]
         return f"{self.files[number].name}/{key}"
+
+    def listed(self, rows: range) -> str:
+        some = self.rows[rows.start : rows.stop]
+        names = ((key, [(suffix, size) for suffix, (_, size) in parts.items()]) for _, key, parts in some)
+        return digest(chain([self.column], names, self._captions(some)))
 
     def read(self, index: int) -> Row:
         number, key, parts = self.rows[index]
@@ -56,9 +60,9 @@ class TarSource(Source):
             raise Unusable("it has no .txt or .json with a caption")
         return Row(self.key(index), read[picture], captions)
 
-    def _captions(self) -> Iterator[bytes]:
+    def _captions(self, some: Sequence[tuple[int, str, dict[str, tuple[int, int]]]]) -> Iterator[bytes]:
         """As they are in the tars, as far as these go."""
-        for number, rows in groupby(self.rows, key=lambda row: row[0]):
+        for number, rows in groupby(some, key=lambda row: row[0]):
             with self.files[number].open("rb") as file:
                 for _, _, parts in rows:
                     for offset, size in (parts[suffix] for suffix in CAPTIONS if suffix in parts):
