@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import tarfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from torch import Tensor
 from tmatch.app.cli import main
 from tmatch.app.prepare import Encoding
 from tmatch.files import write_text
-from tmatch.prepare import Preparation, open_source
+from tmatch.prepare import Preparation, open_source, shards
 from tmatch.prepare.manifest import Chunk, alike
 from tmatch.prepare.records import Records
 from tmatch.prepare.source import LETTERS, SAMPLED
@@ -236,6 +238,82 @@ def test_what_was_seen_whole_is_not_opened_again(
     monkeypatch.setattr("tmatch.prepare.run.time.sleep", nap)
     assert preparation(source, tmp_path / "out", encoders).run(rank=0, world=2) is not None
     assert opened.count(0) == opened.count(2) == 1
+
+
+def test_the_next_chunk_is_read_and_the_last_one_written_while_one_is_encoded(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = str(folder_of(tmp_path / "pictures", rows(60)))
+    work = preparation(source, tmp_path / "out", encoders, "centre", chunk=20)
+    read, encoding, chunks = [threading.Event() for _ in range(60)], threading.Event(), iter(range(3))
+    own, conditions, write = work.picture, work._conditions, shards.write
+
+    def picture(row: int) -> object:
+        read[row].set()
+        return own(row)
+
+    def encoded(captions: object) -> object:
+        chunk = next(chunks)
+        assert chunk == 2 or read[20 * chunk + 35].wait(10), "pictures are read while captions are encoded"
+        if chunk == 1:
+            encoding.set()
+        return conditions(captions)
+
+    def written(path: Path, tensors: dict[str, Tensor]) -> str:
+        assert encoding.wait(10), "the next chunk is encoded while one is written"
+        return write(path, tensors)
+
+    work.picture, work._conditions = picture, encoded
+    monkeypatch.setattr("tmatch.prepare.run.write", written)
+    work.run(workers=2)
+    monkeypatch.undo()
+    preparation(source, tmp_path / "again", encoders, "centre", chunk=20).run()
+    assert contents(tmp_path / "out") == contents(tmp_path / "again")
+
+
+def test_what_cannot_be_written_ends_the_work_and_the_same_command_goes_on(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, write = str(folder_of(tmp_path / "pictures", rows(12))), shards.write
+
+    def full(path: Path, tensors: dict[str, Tensor]) -> str:
+        if path.name.startswith("000001"):
+            raise OSError("make room")
+        return write(path, tensors)
+
+    monkeypatch.setattr("tmatch.prepare.run.write", full)
+    with pytest.raises(OSError, match="make room"):
+        preparation(source, tmp_path / "out", encoders).run()
+    assert [file.name for file in (tmp_path / "out" / "chunks").iterdir()] == ["000000.json"]
+    monkeypatch.undo()
+    for out in ("out", "new"):
+        preparation(source, tmp_path / out, encoders).run()
+    assert contents(tmp_path / "out") == contents(tmp_path / "new")
+
+
+def test_a_chunk_that_is_being_written_is_whole_when_the_work_is_ended(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, write = str(folder_of(tmp_path / "pictures", rows(12))), shards.write
+    work, begun, ended = preparation(source, tmp_path / "out", encoders, "centre"), threading.Event(), threading.Event()
+
+    def slowly(path: Path, tensors: dict[str, Tensor]) -> str:
+        begun.set()
+        ended.wait(10)
+        time.sleep(0.1)
+        return write(path, tensors)
+
+    def stopped(pictures: Tensor, own: Callable[[Tensor], Tensor] = work._latents) -> Tensor:
+        if begun.wait(0.2):
+            ended.set()
+            raise KeyboardInterrupt
+        return own(pictures)
+
+    monkeypatch.setattr("tmatch.prepare.run.write", slowly)
+    work._latents = stopped
+    with pytest.raises(KeyboardInterrupt):
+        work.run()
+    assert sorted(contents(tmp_path / "out")) == ["000000-16x16.safetensors", "chunks/000000.json", "settings.json"]
 
 
 def test_a_sign_of_life_is_given_about_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

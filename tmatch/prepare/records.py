@@ -1,4 +1,4 @@
-"""What is done: a record for each chunk."""
+"""What is done, and with which settings: a record for each chunk."""
 
 import os
 import time
@@ -7,15 +7,35 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tmatch.files import write_text
-from tmatch.prepare.manifest import Chunk
+from tmatch.prepare.manifest import Chunk, Settings
 
 
 class Records:
     """The records of a folder that several processes share; when the folder changed last is their sign of life."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.folder = out / "chunks"
         self._told = 0.0
+
+    def begin(self, settings: Settings, rank: int) -> None:
+        """Write the settings, or refuse to go on with others where a chunk was made with them."""
+        file, then = self.out / "settings.json", None
+        if file.is_file():
+            try:
+                then = Settings.model_validate_json(file.read_bytes())
+            except ValidationError as error:
+                if self:
+                    raise ValueError(f"{file} is damaged, or of another version; give a new folder.") from error
+        changed = [] if then is None else then.differs(settings)
+        another = bool({"source", "contents"} & set(changed))
+        if changed and self and (another or not self._all_of(settings.digest())):
+            raise ValueError(
+                f"{self.out} holds shards with another {' and '.join(changed)}; give a new folder, or the old settings."
+            )
+        if rank == 0 and then != settings:  # of the note, or where encoders and source lie, if not of all
+            write_text(file, settings.model_dump_json(indent=2) + "\n")
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, number: int) -> Chunk | None:
         """What became of a chunk, if that is known."""
@@ -33,7 +53,7 @@ class Records:
         """Whether there are any."""
         return next(self.folder.glob("*.json"), None) is not None
 
-    def all_of(self, settings: str) -> bool:
+    def _all_of(self, settings: str) -> bool:
         """Whether there is no record of other settings than those of a digest."""
         read = (_read(file) for file in self.folder.glob("*.json"))
         return all(chunk is not None and chunk.settings == settings for chunk in read)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
@@ -32,6 +31,9 @@ T = TypeVar("T")
 OVERFLOW = "its latent overflows"
 PATIENCE = 1800
 """Seconds without a sign of life from other processes before they are given up."""
+
+AHEAD = 2**29
+"""Bytes of pixels that are read before they are needed, at most."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,19 @@ class Preparation:
     ) -> None:
         self.source = source
         self.out = out
-        self.records = Records(out / "chunks")
+        self.records = Records(out)
         self.settings = settings
         self.autoencoder = autoencoder
         self.text = text
         self.device = next(autoencoder.parameters()).device
         self._listings: dict[int, str] = {}
+        self._begun = False
 
     def run(self, workers: int = 4, rank: int = 0, world: int = 1, progress: bool = False) -> Manifest | None:
         """Make the chunks that are missing, and when all are there the manifest; only rank 0 has that to answer."""
         if len(self.source) == 0:
             raise ValueError(f"{self.source.name} lists no pictures.")
-        self._require_same(rank)
-        self.records.folder.mkdir(parents=True, exist_ok=True)
+        self.records.begin(self.settings, rank)
         mine, pool = range(rank, self.chunks, world), ThreadPoolExecutor(workers)
         try:
             done = self._done(range(self.chunks) if rank == 0 else mine)
@@ -109,13 +111,21 @@ class Preparation:
         return self._listings[number]
 
     def _made(self, numbers: Sequence[int], pool: ThreadPoolExecutor, workers: int) -> Iterator[tuple[int, Chunk]]:
-        """Make some chunks, one after the other."""
+        """Make some chunks, one after the other, and say so when they are written."""
         if numbers:  # what is about to change is not vouched for
             (self.out / MANIFEST).unlink(missing_ok=True)
-        pictures = self._pictures(numbers, pool, 2 * self.settings.batch + workers)
-        for number in numbers:
-            self.records.forget(number)
-            yield number, self._written(number, self.encode(islice(pictures, len(self._rows(number)))))
+        size, least = self.settings.crop.size, self.settings.batch + workers
+        pictures = self._pictures(numbers, pool, max(least, min(self.settings.chunk, AHEAD // (3 * size**2))))
+        with ThreadPoolExecutor(1) as writer:  # of one chunk, while the next is encoded; it is waited for at the end
+            writing: Future[tuple[int, Chunk]] | None = None
+            for number in numbers:
+                self.records.forget(number)
+                encoded = self.encode(islice(pictures, len(self._rows(number))))
+                if writing is not None:
+                    yield writing.result()
+                writing, self._begun = writer.submit(self._written, number, encoded), True
+            if writing is not None:
+                yield writing.result()
 
     def _pictures(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[Picture | Skipped]:
         """The pictures of some chunks in order; while some are encoded the next are read, `most` of them at a time."""
@@ -215,10 +225,10 @@ class Preparation:
 
     def _advice(self, option: str) -> str:
         """To give an option; chunks that were made without it stay as they are."""
-        return f"give {option}{' and a new folder' if self.records else ''}"
+        return f"give {option}{' and a new folder' if self._begun or self.records else ''}"
 
-    def _written(self, number: int, encoded: Encoded) -> Chunk:
-        """The shards of a chunk, and then its record."""
+    def _written(self, number: int, encoded: Encoded) -> tuple[int, Chunk]:
+        """Write the shards of a chunk, and then its record."""
         shards = []
         for (height, width), samples in encoded.samples.items():
             file = f"{number:06d}-{height}x{width}.safetensors"
@@ -234,7 +244,7 @@ class Preparation:
             captions_cut=encoded.captions_cut,
         )
         self.records.write(number, chunk)
-        return chunk
+        return number, chunk
 
     def _done(self, numbers: Iterable[int]) -> dict[int, Chunk]:
         """Those of some chunks that are there, whole, and of the rows as the source lists them."""
@@ -256,24 +266,6 @@ class Preparation:
             if any(isinstance(one, Picture) for one in pool.map(self.picture, rows)):
                 mended.append(number)
         return mended
-
-    def _require_same(self, rank: int) -> None:
-        """Write the settings, or refuse to go on with others where a chunk was made with them."""
-        file, then = self.out / "settings.json", None
-        if file.is_file():
-            try:
-                then = Settings.model_validate_json(file.read_bytes())
-            except ValidationError as error:
-                if self.records:
-                    raise ValueError(f"{file} is damaged, or of another version; give a new folder.") from error
-        changed = [] if then is None else then.differs(self.settings)
-        another = bool({"source", "contents"} & set(changed))
-        if changed and self.records and (another or not self.records.all_of(self.digest)):
-            raise ValueError(
-                f"{self.out} holds shards with another {' and '.join(changed)}; give a new folder, or the old settings."
-            )
-        if rank == 0 and then != self.settings:  # of the note, or where encoders and source lie, if not of all
-            write_text(file, self.settings.model_dump_json(indent=2) + "\n")
 
     def _wait(self, done: dict[int, Chunk]) -> None:
         """Until every chunk is there: other processes may be at work on some."""
