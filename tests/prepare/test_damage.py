@@ -229,15 +229,6 @@ def test_what_the_machine_does_is_not_blamed_on_rows(tmp_path: Path, encoders: E
     assert (manifest.samples, manifest.skipped) == (9, 0)
 
 
-def test_other_captions_are_another_source(tmp_path: Path, encoders: Encoders) -> None:
-    source = folder_of(tmp_path / "pictures", rows(3))
-    preparation(str(source), tmp_path / "out", encoders).run()
-    lines = (source / "metadata.jsonl").read_text()
-    (source / "metadata.jsonl").write_text(lines.replace("a red circle", "a blue circle"))
-    with pytest.raises(ValueError, match="holds shards with another contents"):
-        preparation(str(source), tmp_path / "out", encoders).run()
-
-
 def test_a_shard_that_lost_its_end_is_made_again(tmp_path: Path, encoders: Encoders) -> None:
     source = str(folder_of(tmp_path / "pictures", rows(9)))
     preparation(source, tmp_path / "out", encoders).run()
@@ -265,7 +256,7 @@ def test_a_manifest_that_says_other_samples_is_refused(tmp_path: Path, encoders:
     [
         ("float32", 1e6, "makes values too large for float16; give --dtype float32"),
         ("float32", torch.inf, "overflows in float32; take another one"),
-        ("float16", torch.nan, "overflows in float16; give --precision float32"),
+        ("float16", torch.nan, "overflows in float16; give --text-precision float32"),
     ],
 )
 def test_texts_that_cannot_be_held_are_refused_with_what_helps(

@@ -159,7 +159,8 @@ def test_a_tar_with_other_captions_is_another_source(tmp_path: Path) -> None:
     assert first.contents != second.contents
 
 
-def test_few_pictures_are_held_as_pixels(tmp_path: Path, encoders: Encoders) -> None:
+def test_few_pictures_are_held_as_pixels(tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tmatch.prepare.run.AHEAD", 3 * 16**2 * 7 + 5)
     source = str(folder_of(tmp_path / "pictures", rows(60)))
     work = preparation(source, tmp_path / "out", encoders, "centre", chunk=40)
     read, encode, held, most = work.picture, work._latents, 0, 0
@@ -177,7 +178,7 @@ def test_few_pictures_are_held_as_pixels(tmp_path: Path, encoders: Encoders) -> 
 
     work.picture, work._latents = counted, taken
     work.run(workers=1)
-    assert most <= 3 * work.settings.batch + 1
+    assert most <= 7 + work.settings.batch
     preparation(source, tmp_path / "again", encoders, "centre", chunk=40).run()
     assert contents(tmp_path / "out") == contents(tmp_path / "again")
 

@@ -166,7 +166,8 @@ def test_a_caption_has_the_same_condition_in_any_company(tmp_path: Path) -> None
     alone, together = encoder(["a red circle"]), encoder(["a red circle", "a", "two blue square of a red circle"])
     torch.testing.assert_close(together.tokens[:1, :4], alone.tokens)
     assert together.mask.sum(1).tolist() == [4, 2, 4]  # with the mark that ends every caption; the last is cut
-    assert encoder.length("two blue square of a red circle") == 8
+    assert encoder.lengths(["two blue square of a red circle", "a"]) == [8, 2]
+    assert encoder.lengths([]) == []
     assert encoder.null().tokens.shape == (1, 1, 8)
 
 
@@ -185,6 +186,22 @@ def test_a_digest_is_of_the_weights(tmp_path: Path) -> None:
         load_text_encoder(str(save_text_encoder(tmp_path / str(k), seed))) for k, seed in enumerate((0, 1, 0))
     )
     assert one.identity()["digest"] == same.identity()["digest"] != other.identity()["digest"]
+
+
+def test_a_digest_is_of_how_text_is_cut_and_not_of_what_was_cut_last(tmp_path: Path) -> None:
+    folder = save_text_encoder(tmp_path / "text")
+    encoder = load_text_encoder(str(folder), longest=3)
+    before = encoder.identity()["digest"]
+    encoder(["a red circle of a", "two"])
+    assert encoder.identity()["digest"] == before
+    encoder.tokenizer.save_pretrained(folder)
+    assert load_text_encoder(str(folder)).identity()["digest"] == before
+    rules = folder / "tokenizer.json"
+    rules.write_text(json.dumps({**json.loads(rules.read_text()), "normalizer": {"type": "Lowercase"}}))
+    other = load_text_encoder(str(folder))
+    assert other.lengths(["A Red"]) == encoder.lengths(["A Red"])
+    assert other.tokenizer.get_vocab() == encoder.tokenizer.get_vocab()
+    assert other.identity()["digest"] != before
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
@@ -232,7 +249,7 @@ def test_a_caption_that_is_cut_frightens_nobody(tmp_path: Path, monkeypatch: pyt
     said: list[str] = []
     monkeypatch.setattr("transformers.tokenization_utils_base.logger.warning", lambda *words: said.append(str(words)))
     encoder = load_text_encoder(str(save_bert(tmp_path, model_max_length=4)))
-    assert encoder.length("a red square of a blue circle") == 8
+    assert encoder.lengths(["a red square of a blue circle"]) == [8]
     encoder(["a red square of a blue circle"])
     assert said == []
 

@@ -1,3 +1,5 @@
+import errno
+import os
 import signal
 import sys
 import time

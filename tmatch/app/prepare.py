@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import tyro
 
 from tmatch.prepare import Crop, Preparation, Settings, open_source
@@ -44,6 +45,8 @@ class Encoding:
     """of latents and text, as written; codes are whole numbers"""
     precision: Precision = "float32"
     """of the encoders"""
+    text_precision: Precision | None = None
+    """of the text encoder, where it is another"""
     chunk: int = 1024
     """rows that are encoded, and written, together"""
     batch: int = 32
@@ -53,9 +56,16 @@ class Encoding:
 
     def encoders(self) -> tuple[PretrainedAutoencoder, PretrainedText]:
         """Both networks, where they are to compute."""
-        where = place(self.device)
-        autoencoder = load_autoencoder(_from_anywhere(self.autoencoder), self.precision).to(where)
-        return autoencoder, load_text_encoder(_from_anywhere(self.text), self.longest, self.precision).to(where)
+        where, of_text = place(self.device), self.text_precision or self.precision
+        autoencoder = load_autoencoder(_from_anywhere(self.autoencoder), self.precision)
+        text = load_text_encoder(_from_anywhere(self.text), self.longest, of_text)
+        try:
+            return autoencoder.to(where), text.to(where)
+        except torch.OutOfMemoryError as error:
+            raise ValueError(
+                f"{self.autoencoder} and {self.text} do not fit in the memory of {where}; give --text-precision "
+                "bfloat16, or smaller ones."
+            ) from error
 
     def cropping(self, factor: int) -> Crop:
         """The sizes of pictures, for an autoencoder that makes one of `factor` pixels."""

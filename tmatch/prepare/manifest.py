@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import field_validator
 
 from tmatch.prepare.crop import Crop
+from tmatch.prepare.source import LETTERS
 from tmatch.pretrained.identity import Precision
 from tmatch.train.config import Strict
 
@@ -53,7 +54,7 @@ class Settings(Strict):
     """All that the bytes of a shard depend on; and a note on the licence, and where encoders were."""
 
     source: str
-    contents: str = ""  # a digest of what the source lists
+    contents: str = ""  # letters of some rows of the source
     rows: int
     crop: Crop
     autoencoder: AutoencoderIdentity
@@ -70,17 +71,31 @@ class Settings(Strict):
         return str(Path(source))
 
     def differs(self, other: Self) -> list[str]:
-        """The settings that would give other bytes."""
+        """The settings that would give other bytes; a source may lie elsewhere, and some of its rows may be mended."""
         mine, others = self._essence(), other._essence()
-        return [key for key in mine if mine[key] != others[key]]
+        differ = [key for key in mine if mine[key] != others[key]]
+        known = bool(self.contents) and alike(self.contents, other.contents)
+        same_place = not self.contents and self.source == other.source
+        return differ if known or same_place else ["contents" if self.contents else "source", *differ]
 
     def digest(self) -> str:
-        """Of all that bytes depend on."""
+        """Of all that bytes depend on besides the rows of the source."""
         return hashlib.sha256(json.dumps(self._essence(), sort_keys=True).encode()).hexdigest()
 
     def _essence(self) -> dict[str, Any]:
-        """All but a note, and where encoders were."""
-        return self.model_dump(mode="json", exclude={"licence": True, "autoencoder": {"name"}, "text": {"name"}})
+        """All but a note, where encoders were, and which source it is."""
+        beside: Any = {"licence": True, "source": True, "contents": True, "autoencoder": {"name"}, "text": {"name"}}
+        return self.model_dump(mode="json", exclude=beside)
+
+
+def alike(then: str, now: str) -> bool:
+    """Whether the contents of two sources are of one, of which rows were mended: half of those usable then are there.
+
+    What could not be used may be anything now, for that was to be mended.
+    """
+    before, after = ([text[k : k + LETTERS] for k in range(0, len(text), LETTERS)] for text in (then, now))
+    same = [a == b for a, b in zip(before, after, strict=False) if "-" not in a]
+    return len(then) == len(now) and 2 * sum(same) >= len(same)
 
 
 class Shard(Strict):
@@ -104,6 +119,7 @@ class Chunk(Strict):
     """What became of a stretch of rows."""
 
     settings: str = ""  # their digest; chunks of before do not say
+    listed: str = ""  # a digest of the names and captions of its rows
     shards: tuple[Shard, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     captions: int = 0

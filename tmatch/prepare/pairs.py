@@ -22,9 +22,7 @@ class PairSource(Source):
         self.name = str(folder)
         self.folder = folder.resolve()
         self.rows = sorted(told(_rows(str(folder)), f"{folder} is being listed", "pictures"))
-        self._captioned = False
-        self.contents = digest(told(self._listed(), f"The captions of {folder} are being read", "pictures"))
-        if not self._captioned:
+        if not any(self._listed(index)[1] for index in range(len(self))):
             raise ValueError(
                 f"{folder} holds pictures without captions: write a metadata.jsonl, or for each picture a .txt of the "
                 "same name."
@@ -35,6 +33,9 @@ class PairSource(Source):
 
     def key(self, index: int) -> str:
         return self._row(index)[0]
+
+    def listed(self, rows: range) -> str:
+        return digest(map(self._listed, rows))
 
     def read(self, index: int) -> Row:
         name, pictures, caption = self._row(index)
@@ -51,13 +52,10 @@ class PairSource(Source):
         captions = [name + suffix for suffix in suffixes if suffix.lower() == ".txt"]
         return name, pictures, captions[-1] if captions else None
 
-    def _listed(self) -> Iterator[tuple[tuple[str, list[str]], bytes]]:
-        """What there is of each row; its caption is read, but not held."""
-        for index in range(len(self)):
-            name, pictures, caption = self._row(index)
-            text = b"" if caption is None else self._caption(caption)
-            self._captioned = self._captioned or bool(text)
-            yield (name, pictures), text
+    def _listed(self, index: int) -> tuple[tuple[str, list[str]], bytes]:
+        """What there is of a row, and its caption."""
+        name, pictures, caption = self._row(index)
+        return (name, pictures), b"" if caption is None else self._caption(caption)
 
     def _caption(self, file: str) -> bytes:
         """As it is in its file; nothing where that cannot be read, which is listed later."""

@@ -1,17 +1,17 @@
 """From pictures and captions to shards, a chunk of rows after the other."""
 
-import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 import torch
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
@@ -21,25 +21,37 @@ from tmatch.files import write_text
 from tmatch.prepare.batches import Batches, Picture
 from tmatch.prepare.crop import Size
 from tmatch.prepare.manifest import Chunk, Manifest, Settings, Shard, Skipped
+from tmatch.prepare.records import Records
 from tmatch.prepare.shards import MANIFEST, NULL, Samples, is_whole, write
 from tmatch.prepare.source import Source
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.pretrained.identity import PRECISIONS
 
 T = TypeVar("T")
-Stale = dict[int, int | None]
-"""Chunks that are to be made again, and when the records that they have were written."""
 OVERFLOW = "its latent overflows"
 PATIENCE = 1800
 """Seconds without a sign of life from other processes before they are given up."""
+
+AHEAD = 2**29
+"""Bytes of pixels that are read before they are needed, at most."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A chunk that is yet to be written."""
+
+    samples: dict[Size, Samples]
+    skipped: list[Skipped]
+    captions_cut: int
 
 
 class Preparation:
     """Encodes a source into `out`; killed at any moment and started again, it ends with the same bytes.
 
     A chunk of rows is written as one shard for each size of its pictures, and then a record, by which it is known to be
-    done; where a skipped row was mended since, it is made again. Several processes may share the work: of `world`, the
-    one of this `rank` takes every `world`-th chunk.
+    done. Several processes may share the work: of `world`, the one of this `rank` takes every `world`-th chunk. When
+    all chunks are there the first process looks again at rows that were skipped by commands before this one, and makes
+    chunks with mended ones anew.
     """
 
     def __init__(
@@ -47,53 +59,83 @@ class Preparation:
     ) -> None:
         self.source = source
         self.out = out
-        self._records = out / "chunks"
+        self.records = Records(out)
         self.settings = settings
-        self.digest = settings.digest()
         self.autoencoder = autoencoder
         self.text = text
         self.device = next(autoencoder.parameters()).device
+        self._listings: dict[int, str] = {}
+        self._begun = False
 
     def run(self, workers: int = 4, rank: int = 0, world: int = 1, progress: bool = False) -> Manifest | None:
         """Make the chunks that are missing, and when all are there the manifest; only rank 0 has that to answer."""
         if len(self.source) == 0:
             raise ValueError(f"{self.source.name} lists no pictures.")
-        self._require_same(rank)
-        self._records.mkdir(parents=True, exist_ok=True)
+        self.records.begin(self.settings, rank)
         mine, pool = range(rank, self.chunks, world), ThreadPoolExecutor(workers)
         try:
-            stale = self._stale(range(self.chunks) if rank == 0 else mine, pool)
-            missing = [number for number in mine if number in stale or self._record(number) is None]
-            if rank == 0 and (missing or stale):  # what is about to change is not vouched for
-                (self.out / MANIFEST).unlink(missing_ok=True)
-            pictures = self._pictures(missing, pool, 2 * self.settings.batch + workers)
+            done = self._done(range(self.chunks) if rank == 0 else mine)
+            before = dict(done)
             with Progress(console=Console(stderr=True), disable=not progress) as bar:
+                missing = [number for number in mine if number not in done]
                 shown = bar.add_task("chunks", total=len(mine), completed=len(mine) - len(missing))
-                for number in missing:
-                    self._record_file(number).unlink(missing_ok=True)
-                    record = self.encode(number, islice(pictures, len(self._rows(number))))
-                    write_text(self._record_file(number), record.model_dump_json() + "\n")
+                for number, chunk in self._made(missing, pool, workers):
+                    done[number] = chunk
                     bar.advance(shown)
+            if rank > 0:
+                return None
+            self._wait(done)
+            done |= self._made(self._mended(before, pool), pool, workers)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # what is being read for later is not waited for
-        return self._finish(stale) if rank == 0 else None
+        return self._finish([done[number] for number in range(self.chunks)])
 
     @property
     def chunks(self) -> int:
         """How many there are."""
         return -(-len(self.source) // self.settings.chunk)
 
+    @property
+    def digest(self) -> str:
+        """Of the settings."""
+        return self.settings.digest()
+
     def _rows(self, number: int) -> range:
         first = number * self.settings.chunk
         return range(first, min(first + self.settings.chunk, len(self.source)))
 
+    def _listed(self, number: int) -> str:
+        """What the source lists for a chunk, as it was when that was first asked for."""
+        if number not in self._listings:
+            self._listings[number] = self.source.listed(self._rows(number))
+        return self._listings[number]
+
+    def _made(self, numbers: Sequence[int], pool: ThreadPoolExecutor, workers: int) -> Iterator[tuple[int, Chunk]]:
+        """Make some chunks, one after the other, and say so when they are written."""
+        if numbers:  # what is about to change is not vouched for
+            (self.out / MANIFEST).unlink(missing_ok=True)
+        size, least = self.settings.crop.size, self.settings.batch + workers
+        pictures = self._pictures(numbers, pool, max(least, min(self.settings.chunk, AHEAD // (3 * size**2))))
+        with ThreadPoolExecutor(1) as writer:  # of one chunk, while the next is encoded; it is waited for at the end
+            writing: Future[tuple[int, Chunk]] | None = None
+            for number in numbers:
+                self.records.forget(number)
+                encoded = self.encode(islice(pictures, len(self._rows(number))))
+                if writing is not None:
+                    yield writing.result()
+                writing, self._begun = writer.submit(self._written, number, encoded), True
+            if writing is not None:
+                yield writing.result()
+
     def _pictures(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[Picture | Skipped]:
         """The pictures of some chunks in order; while some are encoded the next are read, `most` of them at a time."""
         ahead: deque[Future[Picture | Skipped]] = deque()
-        for row in (row for number in numbers for row in self._rows(number)):
-            ahead.append(pool.submit(self.picture, row))
-            if len(ahead) == most:
-                yield ahead.popleft().result()
+        for number in numbers:
+            self._listed(number)  # before its rows are read, so that the next command sees what changes meanwhile
+            for row in self._rows(number):
+                ahead.append(pool.submit(self.picture, row))
+                if len(ahead) == most:
+                    yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
 
@@ -109,144 +151,140 @@ class Preparation:
             return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
         return Picture(row, cut, read.captions)
 
-    def encode(self, number: int, pictures: Iterable[Picture | Skipped]) -> Chunk:
-        """Write the shards of a chunk."""
+    def encode(self, pictures: Iterable[Picture | Skipped]) -> Encoded:
+        """The latents and texts of a chunk."""
         sizes: dict[Size, Batches] = {}
-        skipped, shards, captions = list[Skipped](), list[Shard](), list[str]()
+        samples, skipped, cut = dict[Size, Samples](), list[Skipped](), 0
         for one in pictures:
-            os.utime(self._records)  # a sign of life
+            self.records.alive()
             if isinstance(one, Skipped):
                 skipped.append(one)
             else:
                 size = (one.pixels.shape[1], one.pixels.shape[2])
                 sizes.setdefault(size, Batches(self._latents, self.settings.batch)).add(one)
-        for (height, width), batches in sorted(sizes.items(), key=lambda item: item[0]):
+        for size, batches in sorted(sizes.items(), key=lambda item: item[0]):
             latents = batches.latents()
             good = latents.isfinite().flatten(1).all(1).tolist()
-            skipped += [
-                Skipped(
-                    row=row,
-                    key=_printable(self.source.key(row)),
-                    reason=f"{OVERFLOW}; --precision float32 and --dtype float32 hold the most",
-                )
-                for (row, _), fine in zip(batches.rows, good, strict=True)
-                if not fine
-            ]
             kept = [row for row, fine in zip(batches.rows, good, strict=True) if fine]
+            skipped += [self._overflown(row) for (row, _), fine in zip(batches.rows, good, strict=True) if not fine]
             if kept:
                 whole = latents[torch.tensor(good)]
                 whole = whole if self.autoencoder.codes is None else whole.int()
-                samples = Samples.join(whole, self._conditions([texts for _, texts in kept]), [row for row, _ in kept])
-                file = f"{number:06d}-{height}x{width}.safetensors"
-                checksum = write(self.out / file, samples.tensors())
-                shards.append(Shard(file=file, samples=len(kept), size=(*latents.shape[2:],), sha256=checksum))
-                captions += [caption for _, texts in kept for caption in texts]
-        return Chunk(
-            settings=self.digest,
-            shards=tuple(shards),
-            skipped=tuple(sorted(skipped, key=lambda one: one.row)),
-            captions=len(captions),
-            captions_cut=sum(self.text.length(caption) > self.text.longest for caption in captions),
-        )
+                conditions, longer = self._conditions([texts for _, texts in kept])
+                samples[size] = Samples.join(whole, conditions, [row for row, _ in kept])
+                cut += longer
+        return Encoded(samples, sorted(skipped, key=lambda one: one.row), cut)
+
+    def _overflown(self, row: int) -> Skipped:
+        reason = f"{OVERFLOW}; --precision float32 and --dtype float32 hold the most"
+        return Skipped(row=row, key=_printable(self.source.key(row)), reason=reason)
 
     def _latents(self, pictures: Tensor) -> Tensor:
         """As they are written; codes, which are not finite where the network overflows, as numbers still."""
-        latents = self.autoencoder.encode(pictures.to(self.device).float() / 255).cpu()
+        with self._fitting(self.autoencoder.name, len(pictures), "pictures"):
+            latents = self.autoencoder.encode(pictures.to(self.device).float() / 255).cpu()
         return latents if self.autoencoder.codes is not None else latents.to(PRECISIONS[self.settings.dtype])
 
-    def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> list[list[Tensor]]:
-        """The tokens of every caption of every picture; those of like length are encoded together, to pad little."""
+    def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> tuple[list[list[Tensor]], int]:
+        """The tokens of every caption of every picture, and how many captions are longer than what is read.
+
+        Those of like length are encoded together, to pad little.
+        """
         captions = [caption for texts in captions_of for caption in texts]
-        by_length = sorted(range(len(captions)), key=lambda k: self.text.length(captions[k]))
-        dtype, tokens = PRECISIONS[self.settings.dtype], dict[int, Tensor]()
-        for part in _parts(by_length, self.settings.batch):
-            condition = self.text([captions[k] for k in part])
-            os.utime(self._records)
-            self._require_finite(condition.tokens, dtype)
-            for k, row, there in zip(part, condition.tokens, condition.mask, strict=True):
-                tokens[k] = row[there].to(dtype).cpu()
+        lengths, tokens = self.text.lengths(captions), dict[int, Tensor]()
+        for part in _parts(sorted(range(len(captions)), key=lengths.__getitem__), self.settings.batch):
+            with self._fitting(self.text.name, len(part), "captions"):
+                condition = self.text([captions[k] for k in part])
+                encoded, mask = self._held(condition.tokens), condition.mask.cpu()
+            self.records.alive()
+            tokens |= {k: row[there] for k, row, there in zip(part, encoded, mask, strict=True)}
         rest = (tokens[k] for k in range(len(captions)))
-        return [[next(rest) for _ in texts] for texts in captions_of]
+        longer = sum(length > self.text.longest for length in lengths)
+        return [[next(rest) for _ in texts] for texts in captions_of], longer
 
-    def _require_finite(self, tokens: Tensor, dtype: torch.dtype) -> None:
-        """Refuse what a text encoder cannot compute, or shards cannot hold."""
+    def _held(self, tokens: Tensor) -> Tensor:
+        """Tokens as they are written; what a text encoder cannot compute, or shards cannot hold, is refused."""
+        held = tokens.to(PRECISIONS[self.settings.dtype]).cpu()
+        if held.isfinite().all():
+            return held
         name, precision = self.text.name, self.text.precision
-        if not tokens.isfinite().all():
-            way = "take another one" if precision == "float32" else "give --precision float32"
-            raise ValueError(f"{name} overflows in {precision}; {way}.")
-        if not tokens.to(dtype).isfinite().all():
-            raise ValueError(f"{name} makes values too large for {self.settings.dtype}; give --dtype float32.")
+        if tokens.isfinite().all():
+            advice = self._advice("--dtype float32")
+            raise ValueError(f"{name} makes values too large for {self.settings.dtype}; {advice}.")
+        advice = "take another one" if precision == "float32" else self._advice("--text-precision float32")
+        raise ValueError(f"{name} overflows in {precision}; {advice}.")
 
-    def _record_file(self, number: int) -> Path:
-        return self._records / f"{number:06d}.json"
-
-    def _record(self, number: int) -> Chunk | None:
-        """What became of a chunk, if it is done."""
-        file = self._record_file(number)
-        if not file.is_file():
-            return None
+    @contextmanager
+    def _fitting(self, name: str, many: int, what: str) -> Iterator[None]:
+        """Say what to do where a device has too little memory."""
         try:
-            chunk = Chunk.model_validate_json(file.read_bytes())
-        except (ValidationError, FileNotFoundError):  # which another process is writing anew
-            return None
-        if chunk.settings not in ("", self.digest):
-            return None
-        return chunk if all(is_whole(self.out / shard.file) for shard in chunk.shards) else None
+            yield
+        except torch.OutOfMemoryError as error:
+            advice = self._advice("a smaller --batch" if self.settings.batch > 1 else "--device cpu")
+            raise ValueError(f"{name} does not fit in memory with {many} {what} at once; {advice}.") from error
 
-    def _stale(self, numbers: Iterable[int], pool: ThreadPoolExecutor) -> Stale:
-        """Chunks of which a row that was skipped can be used now, and when their records were written."""
-        stale: Stale = {}
+    def _advice(self, option: str) -> str:
+        """To give an option; chunks that were made without it stay as they are."""
+        return f"give {option}{' and a new folder' if self._begun or self.records else ''}"
+
+    def _written(self, number: int, encoded: Encoded) -> tuple[int, Chunk]:
+        """Write the shards of a chunk, and then its record."""
+        shards = []
+        for (height, width), samples in encoded.samples.items():
+            file = f"{number:06d}-{height}x{width}.safetensors"
+            checksum = write(self.out / file, samples.tensors())
+            size = (samples.latents.shape[2], samples.latents.shape[3])
+            shards.append(Shard(file=file, samples=len(samples), size=size, sha256=checksum))
+        chunk = Chunk(
+            settings=self.digest,
+            listed=self._listed(number),
+            shards=tuple(shards),
+            skipped=tuple(encoded.skipped),
+            captions=sum(len(samples.text_ends) for samples in encoded.samples.values()),
+            captions_cut=encoded.captions_cut,
+        )
+        self.records.write(number, chunk)
+        return number, chunk
+
+    def _done(self, numbers: Iterable[int]) -> dict[int, Chunk]:
+        """Those of some chunks that are there, whole, and of the rows as the source lists them."""
+        done = {}
         for number in numbers:
-            written, chunk = self._written(number), self._record(number)
-            rows = () if chunk is None else [one.row for one in chunk.skipped if not one.reason.startswith(OVERFLOW)]
+            chunk = self.records.read(number)
+            if chunk is None or chunk.settings not in ("", self.digest):
+                continue
+            same = chunk.listed in ("", self._listed(number))
+            if same and all(is_whole(self.out / shard.file) for shard in chunk.shards):
+                done[number] = chunk
+        return done
+
+    def _mended(self, chunks: dict[int, Chunk], pool: ThreadPoolExecutor) -> list[int]:
+        """Chunks of which a row that was skipped can be used now."""
+        mended = []
+        for number, chunk in chunks.items():
+            rows = [one.row for one in chunk.skipped if not one.reason.startswith(OVERFLOW)]
             if any(isinstance(one, Picture) for one in pool.map(self.picture, rows)):
-                stale[number] = written
-        return stale
+                mended.append(number)
+        return mended
 
-    def _written(self, number: int) -> int | None:
-        """When a chunk's record was; another process may be about to write it anew."""
-        try:
-            return self._record_file(number).stat().st_mtime_ns
-        except FileNotFoundError:
-            return None
-
-    def _fresh(self, number: int, stale: Stale) -> Chunk | None:
-        """What became of a chunk; those that were stale are waited for."""
-        waited_for = number in stale and self._written(number) in (None, stale[number])
-        return None if waited_for else self._record(number)
-
-    def _require_same(self, rank: int) -> None:
-        """Write the settings, or refuse to go on with others."""
-        file = self.out / "settings.json"
-        if file.is_file():
-            try:
-                then = Settings.model_validate_json(file.read_bytes())
-            except ValidationError as error:
-                raise ValueError(f"{file} is damaged, or of another version; give a new folder.") from error
-            now = self.settings if then.contents else self.settings.model_copy(update={"contents": ""})  # an older one
-            if changed := then.differs(now):
-                raise ValueError(
-                    f"{self.out} holds shards with another {' and '.join(changed)}; give a new folder, or the old "
-                    "settings."
-                )
-            if rank == 0 and then != now:  # encoders lie elsewhere now, or the licence is known
-                write_text(file, now.model_dump_json(indent=2) + "\n")
-        elif rank == 0:
-            write_text(file, self.settings.model_dump_json(indent=2) + "\n")
-
-    def _finish(self, stale: Stale) -> Manifest:
-        """The manifest, once every chunk is there: other processes may be at work on some."""
+    def _wait(self, done: dict[int, Chunk]) -> None:
+        """Until every chunk is there: other processes may be at work on some."""
         sign, since = 0, time.monotonic()
-        while left := (done := [self._fresh(number, stale) for number in range(self.chunks)]).count(None):
-            if sign != (sign := self._records.stat().st_mtime_ns):
+        while missing := [number for number in range(self.chunks) if number not in done]:
+            if found := self._done(missing):
+                done |= found
+                continue
+            if sign != (sign := self.records.changed()):
                 since = time.monotonic()
             if time.monotonic() - since > PATIENCE:
                 raise ValueError(
-                    f"{left} of {self.chunks} chunks are not there, and nothing was encoded for {PATIENCE // 60} "
-                    "minutes: another process has stopped. The same command goes on."
+                    f"{len(missing)} of {self.chunks} chunks are not there, and nothing was encoded for "
+                    f"{PATIENCE // 60} minutes: another process has stopped. The same command goes on."
                 )
             time.sleep(1)
-        chunks = [chunk for chunk in done if chunk is not None]
+
+    def _finish(self, chunks: Sequence[Chunk]) -> Manifest:
+        """The manifest of all chunks, the rows that were skipped, and the empty caption."""
         null = self.text.null()
         checksum = write(
             self.out / NULL, {"text": null.tokens[0][null.mask[0]].to(PRECISIONS[self.settings.dtype]).cpu()}

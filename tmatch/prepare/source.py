@@ -10,14 +10,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tmatch.data.pictures import read_picture
 from tmatch.pretrained.identity import extra, first_line
 from tmatch.text.base import half_letters
 from tmatch.train.processes import place_of_process
 
+SAMPLED, LETTERS = 32, 8
+"""Rows by which a source is known again, and letters for each."""
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jfif")
 T = TypeVar("T")
 SILENCE = 5.0
@@ -38,13 +42,9 @@ class Row:
 
 
 class Source(ABC):
-    """Rows in an order that does not change; any thread may read any of them.
-
-    `contents` is a digest of what the source lists, by which another is told from it.
-    """
+    """Rows in an order that does not change; any thread may read any of them."""
 
     name: str
-    contents: str
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -56,6 +56,27 @@ class Source(ABC):
     @abstractmethod
     def read(self, index: int) -> Row:
         """A row; `Unusable` where it cannot be used, and OSError where it is the machine that fails."""
+
+    @abstractmethod
+    def listed(self, rows: range) -> str:
+        """A digest of what the source lists for some rows: their names and captions, and not their pictures."""
+
+    @property
+    def contents(self) -> str:
+        """A few letters for each of some rows, by which a source is known again where it lies elsewhere, or was mended.
+
+        Rows that cannot be used have dashes.
+        """
+        count = min(len(self), SAMPLED)
+        return "".join(self._letters(k * len(self) // count) for k in range(count))
+
+    def _letters(self, index: int) -> str:
+        try:
+            row = self.read(index)
+            read_picture(BytesIO(row.picture))
+        except ValueError:
+            return "-" * LETTERS
+        return digest([row.picture, row.captions])[:LETTERS]
 
 
 def texts(value: object) -> tuple[str, ...]:
@@ -88,13 +109,15 @@ class FolderSource(Source):
         self.folder = folder.resolve()
         self.lines = [line for line in file.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines() if line.strip()]
         self.column = column
-        self.contents = digest(self.lines if column == "text" else [column, *self.lines])
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def key(self, index: int) -> str:
         return f"metadata.jsonl, picture {index + 1}"
+
+    def listed(self, rows: range) -> str:
+        return digest([self.column, *self.lines[rows.start : rows.stop]])
 
     def read(self, index: int) -> Row:
         row = parsed(self.lines[index])
@@ -128,13 +151,15 @@ class TableSource(Source):
         if isinstance(table.features[image], Image):
             self.table = self.table.cast_column(image, Image(decode=False))
         self.columns = (image, text)
-        self.contents = digest(chain([image, text, len(table), table.split], _captions(table, text)))
 
     def __len__(self) -> int:
         return len(self.table)
 
     def key(self, index: int) -> str:
         return f"row {index}"
+
+    def listed(self, rows: range) -> str:
+        return digest(chain(self.columns, _captions(self.table.select(rows), self.columns[1])))
 
     def read(self, index: int) -> Row:
         try:
@@ -162,7 +187,7 @@ def require_columns(name: str, there: Sequence[str], columns: Sequence[str]) -> 
 
 
 def _captions(table: Any, column: str) -> Iterator[list[Any]]:  # noqa: ANN401
-    """All captions of a table, many at a time, as far as they can be read; rows that cannot be are listed later."""
+    """The captions of a table, many at a time, as far as they can be read; rows that cannot be are listed later."""
     try:
         for part in table.select_columns([column]).with_format("arrow").iter(10_000):
             yield part.column(0).to_pylist()

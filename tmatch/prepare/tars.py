@@ -38,8 +38,6 @@ class TarSource(Source):
         for number, file in enumerate(told(self.files, f"{name} is being listed", "tars")):
             for key, parts in _members(file).items():
                 self.rows.append(number, key, parts)
-        captions = told(self._captions(), f"The captions of {name} are being read", "captions")
-        self.contents = digest(chain([column], self.rows, captions))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -47,6 +45,11 @@ class TarSource(Source):
     def key(self, index: int) -> str:
         number, key, _ = self.rows[index]
         return f"{self.files[number].name}/{key}"
+
+    def listed(self, rows: range) -> str:
+        some = [self.rows[k] for k in rows]
+        names = ((key, [(suffix, size) for suffix, (_, size) in parts.items()]) for _, key, parts in some)
+        return digest(chain([self.column], names, self._captions(some)))
 
     def read(self, index: int) -> Row:
         number, key, parts = self.rows[index]
@@ -75,9 +78,9 @@ class TarSource(Source):
             raise Unusable(f"its .json has no '{self.column}'; --text-column names another")
         return texts(row[self.column])
 
-    def _captions(self) -> Iterator[bytes]:
+    def _captions(self, some: Sequence[tuple[int, str, Places]]) -> Iterator[bytes]:
         """As they are in the tars, as far as these go."""
-        for number, rows in groupby(self.rows, key=lambda row: row[0]):
+        for number, rows in groupby(some, key=lambda row: row[0]):
             with self.files[number].open("rb") as file:
                 for _, _, parts in rows:
                     for offset, size in (parts[suffix] for suffix in CAPTIONS if suffix in parts):

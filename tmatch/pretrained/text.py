@@ -1,5 +1,6 @@
 """Text encoders, through transformers."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,18 +41,18 @@ class PretrainedText(TextEncoder):
 
     def identity(self) -> dict[str, Any]:
         """What conditions depend on."""
-        words = repr(sorted(self.tokenizer.get_vocab().items()))
+        besides = repr(sorted(self.tokenizer.get_vocab().items())) + _rules(self.tokenizer)
         return {
-            "name": self.name, "precision": self.precision, "digest": digest(self.network, words), "width": self.width,
-            "longest": self.longest,
+            "name": self.name, "precision": self.precision, "digest": digest(self.network, besides),
+            "width": self.width, "longest": self.longest,
         }  # fmt: skip
 
-    def length(self, caption: str) -> int:
-        """Tokens of a caption, read or not."""
-        return len(self.tokenizer(caption, verbose=False).input_ids)
+    def lengths(self, captions: Sequence[str]) -> list[int]:
+        """Tokens of each caption, read or not."""
+        return [len(words) for words in self.tokenizer(list(captions), verbose=False).input_ids] if captions else []
 
     def remarks(self, prompts: Sequence[str]) -> list[str]:
-        long = [prompt for prompt in prompts if self.length(prompt) > self.longest]
+        long = [p for p, length in zip(prompts, self.lengths(prompts), strict=True) if length > self.longest]
         return [f"the model reads the first {self.longest} tokens of a prompt: {shortened(long[0])!r}."] if long else []
 
     @torch.no_grad()
@@ -109,6 +110,18 @@ def load_text_encoder(
             f"{name} is no encoder of text that can be used here ({first_line(error)}); take one of the T5 family, "
             "CLIP's, or a sentence encoder."
         ) from error
+
+
+def _rules(tokenizer: Any) -> str:  # noqa: ANN401
+    """How a fast tokenizer cuts text, without what its last call left in it; others show only their words."""
+    if not tokenizer.is_fast:
+        return ""
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    for passing in ("version", "padding", "truncation"):
+        rules.pop(passing, None)
+    if merges := rules["model"].get("merges"):  # pairs, or texts of two words in older versions of the library
+        rules["model"]["merges"] = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
+    return json.dumps(rules, sort_keys=True)
 
 
 def _padding(tokenizer: Any) -> Any:  # noqa: ANN401

@@ -1,6 +1,7 @@
 """Captions that were encoded before."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +20,15 @@ class EmbeddedText(TextEncoder):
         super().__init__()
         self.width = null.shape[-1]
         self.nothing = nn.Buffer(null.float(), persistent=False)
+        self._empty = null.cpu()  # where captions are before a batch of them moves
 
     @property
     def empty(self) -> Tensor:
-        return self.nothing
+        return self._empty
 
     def forward(self, captions: Sequence[Tensor]) -> Condition:
-        device = self.nothing.device
-        lengths = torch.tensor([len(caption) for caption in captions], device=device)
-        tokens = pad_sequence([caption.to(device).float() for caption in captions], batch_first=True)
-        return Condition(tokens, torch.arange(tokens.shape[1], device=device) < lengths[:, None])
+        device, dtype = self.nothing.device, reduce(torch.promote_types, (caption.dtype for caption in captions))
+        lengths = torch.tensor([len(caption) for caption in captions])
+        tokens = pad_sequence([caption.to(dtype) for caption in captions], batch_first=True)
+        mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+        return Condition(tokens.to(device).float(), mask.to(device))
