@@ -26,6 +26,16 @@ class EmbeddedText(TextEncoder):
 
     def forward(self, captions: Sequence[Tensor]) -> Condition:
         device = self.nothing.device
-        lengths = torch.tensor([len(caption) for caption in captions], device=device)
-        tokens = pad_sequence([caption.to(device).float() for caption in captions], batch_first=True)
-        return Condition(tokens, torch.arange(tokens.shape[1], device=device) < lengths[:, None])
+        lengths = torch.tensor([len(caption) for caption in captions])
+        tokens = pad_sequence([caption.float() for caption in _moved(captions, device)], batch_first=True)
+        mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+        return Condition(tokens, mask.to(device, non_blocking=device.type == "cuda"))
+
+
+def _moved(captions: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Captions on a device. Those that are not there yet go together: a copy for each would have to wait each time."""
+    away = [caption for caption in captions if caption.device != device]
+    if not away:
+        return list(captions)
+    arrived = iter(torch.cat(away).to(device).float().split([len(caption) for caption in away]))
+    return [caption if caption.device == device else next(arrived) for caption in captions]
