@@ -9,40 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from numbered import shard_set
 
 import tmatch as tm
 import tmatch.prepare.shards as module
-from tmatch.prepare import Crop, Manifest, Settings, ShardSet
-from tmatch.prepare.manifest import Chunk, Shard
-from tmatch.prepare.shards import MANIFEST, NULL, Samples, write
+from tmatch.prepare import ShardSet
 from tmatch.prepare.stream import Order, Stream, StreamedStates
 
 Process = multiprocessing.get_context("fork").Process
-NETWORK = {"name": "", "precision": "float32", "digest": ""}
-SETTINGS = Settings.model_validate(
-    {
-        "source": "", "rows": 0, "crop": Crop(), "dtype": "float32", "chunk": 1, "batch": 1, "licence": "",
-        "autoencoder": {**NETWORK, "channels": 1, "factor": 8, "scale": 1.0, "shift": 0.0},
-        "text": {**NETWORK, "width": 2, "longest": 8},
-    }
-)  # fmt: skip
-
-
-def shard_set(folder: Path, groups: dict[tuple[int, int], list[int]]) -> Path:
-    """Shards of some sizes with so many samples each; each latent is filled with the number of its row."""
-    shards, row = [], 0
-    for size, counts in groups.items():
-        for count in counts:
-            rows = list(range(row, row := row + count))
-            latents = torch.stack([torch.full((1, *size), float(k)) for k in rows])
-            conditions = [[torch.full((1 + turn, 2), float(k)) for turn in range(1 + k % 2)] for k in rows]
-            file = f"{rows[0]:04}.safetensors"
-            checksum = write(folder / file, Samples.join(latents, conditions, rows).tensors())
-            shards.append(Shard(file=file, samples=count, size=size, sha256=checksum))
-    null = write(folder / NULL, {"text": torch.zeros(1, 2)})
-    manifest = Manifest.of(SETTINGS, [Chunk(shards=tuple(shards))], null)
-    (folder / MANIFEST).write_text(manifest.model_dump_json())
-    return folder
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
@@ -205,35 +179,11 @@ def test_only_so_many_shards_are_open_and_each_is_checked_once(tmp_path: Path, m
     assert not checked
 
 
-def test_processes_check_the_shards_of_a_step_between_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each shard by one of them, in the step that first reads it."""
-    folder, hashed = shard_set(tmp_path, {(2, 2): [4] * 6}), []
-    verified = module._verified
-    monkeypatch.setattr(
-        module, "_verified", lambda path, sha256: (sha256 and hashed.append(path.name), verified(path, sha256))[1]
-    )
-    streams = [Stream(ShardSet(folder), seed=1, window=2, among=(rank, 3)) for rank in range(3)]
-    for step in range(4):  # an epoch
-        used = {streams[0].shards.manifest.shards[shard].file for _, (shard, _) in streams[0].places(step, 6)}
-        for rank, stream in enumerate(streams):
-            stream.batch(step, 6, rank, 3)
-        assert used <= set(hashed)
-    assert sorted(hashed) == sorted(shard.file for shard in streams[0].shards.manifest.shards)
-
-
 def test_a_batch_is_made_of_few_tensors(tmp_path: Path) -> None:
     """Each takes a file descriptor on its way from a worker, of which a process may have a thousand."""
     batch = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [64]})), seed=0).batch(0, 64)
     assert sum(isinstance(value, torch.Tensor) for value in vars(batch).values()) == 3
     assert all(not isinstance(value, list) or isinstance(value[0], int) for value in vars(batch).values())
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_shard_is_said_and_named(tmp_path: Path, workers: int) -> None:
-    folder = shard_set(tmp_path, {(2, 2): [4]})
-    (folder / "0000.safetensors").write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"^The shard .*0000.safetensors is damaged"):
-        StreamedStates(folder, tm.Patchify((1, 1)), workers=workers).batch(0, 2, 0, 1)
 
 
 def test_a_part_is_the_same_in_and_out_of_turn(tmp_path: Path) -> None:

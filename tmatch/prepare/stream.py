@@ -5,14 +5,14 @@ import signal
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, count, islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tmatch.data.memory import permutation
 from tmatch.patch import Patchify
@@ -42,6 +42,10 @@ class Batch:
         """The tokens (length, width) of each caption."""
         return self.text.split(self.lengths)
 
+    def pin_memory(self) -> "Batch":
+        """What goes to a GPU, where one can fetch it by itself; a `DataLoader` calls this."""
+        return replace(self, latents=self.latents.pin_memory(), text=self.text.pin_memory())
+
 
 class Order:
     """Which sample stands at each place of an endless stream, as a function of the seed.
@@ -69,12 +73,27 @@ class Order:
         samples = [(shard, k) for shard in self._shards(epoch)[0][number] for k in range(self.counts[shard])]
         return [samples[k] for k in permutation(len(samples), self.seed, "samples", epoch, number).tolist()]
 
+    def _window(self, place: int) -> tuple[int, int, range]:
+        """The epoch and the window that a place is in, and the places of that window."""
+        epoch, within = divmod(place, self.total)
+        before, ends = epoch * self.total, self._shards(epoch)[1]
+        number = bisect_right(ends, within)
+        return epoch, number, range(before + (ends[number - 1] if number else 0), before + ends[number])
+
     def at(self, place: int) -> tuple[int, Place]:
         """The epoch that a place is in, and the sample there."""
-        epoch, within = divmod(place, self.total)
-        ends = self._shards(epoch)[1]
-        number = bisect_right(ends, within)
-        return epoch, self._mixed(epoch, number)[within - (ends[number - 1] if number else 0)]
+        epoch, number, places = self._window(place)
+        return epoch, self._mixed(epoch, number)[place - places.start]
+
+    def shards(self, places: range) -> set[int]:
+        """All shards of the windows that some places are in."""
+        found: set[int] = set()
+        place = places.start
+        while place < places.stop:
+            epoch, number, window = self._window(place)
+            found.update(self._shards(epoch)[0][number])
+            place = window.stop
+        return found
 
 
 class Stream:
@@ -84,12 +103,16 @@ class Stream:
     for in parts, by as many processes as there are: together they have each sample once an epoch, whatever their
     number, and a step has the same samples whenever it is asked for.
 
-    The shards of a step are checked by the processes of a machine between them, of which this is one: (rank, number).
+    Shards are checked a window at a time by the readers of a machine between them, of which this is one `among` others:
+    (rank, number). One that takes turns with `readers` in all checks what the steps between its own need, too.
     """
 
-    def __init__(self, shards: ShardSet, seed: int = 0, window: int = 8, among: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self, shards: ShardSet, seed: int = 0, window: int = 8, among: tuple[int, int] = (0, 1), readers: int = 1
+    ) -> None:
         self.shards = shards
         self.among = among
+        self.readers = readers
         sizes: dict[tuple[int, int], list[int]] = {}
         for number, shard in enumerate(shards.manifest.shards):
             sizes.setdefault(shard.size, []).append(number)
@@ -115,24 +138,44 @@ class Stream:
             self._blocks.append((turns, before))
         return self._blocks[block]
 
-    def places(self, step: int, size: int) -> list[tuple[int, Place]]:
-        """The epoch and the sample of every place of a step's batch; shards as numbers of the set."""
+    def _turn(self, step: int, size: int) -> tuple[int, range]:
+        """The size whose turn a step is, and the places of the step's batch in the order of that size."""
         block, within = divmod(step, BLOCK)
         turns, before = self._turns(block)
         group = turns[within]
         first = (before[group] + turns[:within].count(group)) * size
-        found = (self.orders[group].at(place) for place in range(first, first + size))
+        return group, range(first, first + size)
+
+    def places(self, step: int, size: int) -> list[tuple[int, Place]]:
+        """The epoch and the sample of every place of a step's batch; shards as numbers of the set."""
+        group, places = self._turn(step, size)
+        found = map(self.orders[group].at, places)
         return [(epoch, (self.groups[group][shard], sample)) for epoch, (shard, sample) in found]
+
+    def check(self, step: int, size: int) -> None:
+        """Check this reader's share of the shards of a step, and of those since its last and until its next."""
+        rank, number = self.among
+        for near in range(max(0, step - self.readers + 1), step + self.readers):
+            group, places = self._turn(near, size)
+            for shard in sorted(self.groups[group][k] for k in self.orders[group].shards(places)):
+                if shard % number == rank:
+                    self.shards.check(shard)
 
     def batch(self, step: int, size: int, part: int = 0, parts: int = 1) -> Batch:
         """A part of a step's batch."""
-        chosen, (rank, number) = self.places(step, size), self.among
-        for shard in {shard for _, (shard, _) in chosen}:
-            if shard % number == rank:
-                self.shards.check(shard)
+        self.check(step, size)
+        chosen = self.places(step, size)
         mine = [chosen[k] for k in torch.arange(size).tensor_split(parts)[part].tolist()]
+        try:
+            return self._read(mine)
+        except Exception:
+            for shard in sorted({shard for _, (shard, _) in mine}):  # damage that another has yet to find is said first
+                self.shards.check(shard)
+            raise
+
+    def _read(self, places: Sequence[tuple[int, Place]]) -> Batch:
         latents, captions, rows = [], [], []
-        for epoch, (shard, sample) in mine:
+        for epoch, (shard, sample) in places:
             samples = self.shards.read(shard, check=False)
             latents.append(samples.latents[sample])
             captions.append(samples.caption(sample, epoch))
@@ -167,8 +210,11 @@ class Parts(Dataset[Batch | ValueError]):
 
     @cached_property
     def stream(self) -> Stream:
-        """The stream they are parts of."""
-        return Stream(ShardSet(*self.folders), self.seed, self.window, self.among)
+        """The stream they are parts of, as this worker reads it."""
+        (rank, number), worker = self.among, get_worker_info()
+        readers, own = (1, 0) if worker is None else (worker.num_workers, worker.id)
+        among = (rank * readers + own, number * readers)
+        return Stream(ShardSet(*self.folders), self.seed, self.window, among, readers)
 
     def __getitem__(self, key: tuple[int, int]) -> Batch | ValueError:
         step, part = key
@@ -180,13 +226,19 @@ class Parts(Dataset[Batch | ValueError]):
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "stream"}
 
-    def ahead(self, keys: Keys, workers: int = 0) -> Iterator[Batch]:
-        """What the keys say, read ahead by so many workers."""
-        loader = DataLoader(self, batch_size=None, sampler=keys, num_workers=workers, worker_init_fn=_undisturbed)
-        for batch in loader:
+    def ahead(self, keys: Keys, workers: int = 0, pinned: bool = False) -> Iterator[Batch]:
+        """What the keys say, read ahead by so many workers; pinned, so that a GPU fetches it while it computes."""
+        loader = DataLoader(
+            self, batch_size=None, sampler=keys, num_workers=workers, pin_memory=pinned, worker_init_fn=_undisturbed
+        )
+        held: list[Batch] = []
+        for number, batch in enumerate(loader, 1):
             if isinstance(batch, ValueError):
                 raise batch
-            yield batch
+            held.append(batch)
+            if number >= workers:  # none is used before every worker has checked its share
+                yield from held
+                held.clear()
 
 
 def _undisturbed(_: int) -> None:
@@ -232,11 +284,13 @@ class StreamedStates(Batches):
         self._reader: Iterator[tuple[tuple[int, int], Batch]] = iter(())
 
     def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Tensor]]:
+        on_gpu = torch.device(self.device).type == "cuda"
         if self._asked != (step, part, size, parts):  # the first, or out of turn
             mine = range(parts * self.rank // self.world, parts * (self.rank + 1) // self.world)
             keys = Keys(step, mine, part)
             source = Parts(self.folders, size, parts, self.seed, self.window, self.among)
-            self._reader = zip(islice(keys, 1, None), source.ahead(keys, self.workers), strict=False)
+            self._reader = zip(islice(keys, 1, None), source.ahead(keys, self.workers, on_gpu), strict=False)
         following, batch = next(self._reader)
         self._asked = (*following, size, parts)
-        return self.patch.encode(batch.latents.float().to(self.device)), batch.captions
+        latents, text = (one.to(self.device, non_blocking=on_gpu).float() for one in (batch.latents, batch.text))
+        return self.patch.encode(latents), text.split(batch.lengths)

@@ -1,7 +1,6 @@
 """Captions that were encoded before."""
 
 from collections.abc import Sequence
-from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +19,23 @@ class EmbeddedText(TextEncoder):
         super().__init__()
         self.width = null.shape[-1]
         self.nothing = nn.Buffer(null.float(), persistent=False)
-        self._empty = null.cpu()  # where captions are before a batch of them moves
 
     @property
     def empty(self) -> Tensor:
-        return self._empty
+        return self.nothing
 
     def forward(self, captions: Sequence[Tensor]) -> Condition:
-        device, dtype = self.nothing.device, reduce(torch.promote_types, (caption.dtype for caption in captions))
+        device = self.nothing.device
         lengths = torch.tensor([len(caption) for caption in captions])
-        tokens = pad_sequence([caption.to(dtype) for caption in captions], batch_first=True)
+        tokens = pad_sequence([caption.float() for caption in _moved(captions, device)], batch_first=True)
         mask = torch.arange(tokens.shape[1]) < lengths[:, None]
-        return Condition(tokens.to(device).float(), mask.to(device))
+        return Condition(tokens, mask.to(device, non_blocking=device.type == "cuda"))
+
+
+def _moved(captions: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Captions on a device. Those that are not there yet go together: a copy for each would have to wait each time."""
+    away = [caption for caption in captions if caption.device != device]
+    if not away:
+        return list(captions)
+    arrived = iter(torch.cat(away).to(device).float().split([len(caption) for caption in away]))
+    return [caption if caption.device == device else next(arrived) for caption in captions]

@@ -1,0 +1,35 @@
+"""Shards whose samples tell their rows."""
+
+from pathlib import Path
+
+import torch
+
+from tmatch.prepare import Crop, Manifest, Settings
+from tmatch.prepare.manifest import Chunk, Shard
+from tmatch.prepare.shards import MANIFEST, NULL, Samples, write
+
+NETWORK = {"name": "", "precision": "float32", "digest": ""}
+SETTINGS = Settings.model_validate(
+    {
+        "source": "", "rows": 0, "crop": Crop(), "dtype": "float32", "chunk": 1, "batch": 1, "licence": "",
+        "autoencoder": {**NETWORK, "channels": 1, "factor": 8, "scale": 1.0, "shift": 0.0},
+        "text": {**NETWORK, "width": 2, "longest": 8},
+    }
+)  # fmt: skip
+
+
+def shard_set(folder: Path, groups: dict[tuple[int, int], list[int]], dtype: torch.dtype = torch.float32) -> Path:
+    """Shards of some sizes with so many samples each; each latent is filled with the number of its row."""
+    shards, row = [], 0
+    for size, counts in groups.items():
+        for count in counts:
+            rows = list(range(row, row := row + count))
+            latents = torch.stack([torch.full((1, *size), float(k), dtype=dtype) for k in rows])
+            conditions = [[torch.full((1 + t, 2), float(k), dtype=dtype) for t in range(1 + k % 2)] for k in rows]
+            file = f"{rows[0]:04}.safetensors"
+            checksum = write(folder / file, Samples.join(latents, conditions, rows).tensors())
+            shards.append(Shard(file=file, samples=count, size=size, sha256=checksum))
+    null = write(folder / NULL, {"text": torch.zeros(1, 2)})
+    manifest = Manifest.of(SETTINGS, [Chunk(shards=tuple(shards))], null)
+    (folder / MANIFEST).write_text(manifest.model_dump_json())
+    return folder

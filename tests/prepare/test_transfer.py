@@ -1,0 +1,60 @@
+"""How batches get to a device; one that holds no data stands for a GPU."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from copies import Copies
+from numbered import shard_set
+from torch import Tensor
+from torch.utils.data._utils.pin_memory import pin_memory
+
+import tmatch as tm
+from tmatch.prepare import ShardSet
+from tmatch.prepare.stream import Batch, Keys, Parts, Stream, StreamedStates
+
+
+def test_a_batch_goes_to_a_device_in_two_copies_as_it_was_kept(tmp_path: Path) -> None:
+    folder = shard_set(tmp_path, {(2, 2): [16]}, torch.float16)
+    states = StreamedStates(folder, tm.Patchify((1, 1)), device="meta")
+    with Copies("meta") as copies:
+        x, captions = states.batch(0, 16, 0, 1)
+    assert copies.dtypes == [torch.float16] * 2
+    assert {(one.device.type, one.dtype) for one in (x, *captions)} == {("meta", torch.float32)}
+
+
+def test_states_and_captions_have_the_bits_of_the_shards(tmp_path: Path) -> None:
+    folder = shard_set(tmp_path, {(2, 2): [16]}, torch.float16)
+    kept, patch = Stream(ShardSet(folder)).batch(1, 16), tm.Patchify((1, 1))
+    x, captions = StreamedStates(folder, patch).batch(1, 16, 0, 1)
+    assert torch.equal(x, patch.encode(kept.latents.float()))
+    assert [caption.tolist() for caption in captions] == [caption.float().tolist() for caption in kept.captions]
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cuda", True), (torch.device("cuda", 1), True), ("cpu", False)])
+def test_memory_is_pinned_for_gpus(
+    device: torch.device | str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def ahead(self: Parts, keys: Keys, workers: int, pinned: bool) -> Iterator[Batch]:
+        asked.append(pinned)
+        return iter(())
+
+    monkeypatch.setattr(Parts, "ahead", ahead)
+    with pytest.raises(StopIteration):
+        StreamedStates(tmp_path, tm.Patchify((1, 1)), device=device).batch(0, 1, 0, 1)
+    assert asked == [expected]
+
+
+def test_what_goes_to_a_gpu_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a `DataLoader` does it; a sentence of a worker passes."""
+    batch, pinned = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [4]}))).batch(0, 4), []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self: pinned.append(self.clone()) or pinned[-1])
+    found = pin_memory(batch)
+    assert (found.latents is pinned[0], found.text is pinned[1], len(pinned)) == (True, True, 2)
+    assert torch.equal(found.latents, batch.latents)
+    assert found.lengths == batch.lengths
+    error = ValueError("damaged")
+    assert pin_memory(error) is error
