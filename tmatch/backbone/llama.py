@@ -139,9 +139,9 @@ class Llama(nn.Module):
             return self._run(tokens, self._context(None, 1, tokens.shape[1]))
         there = in_line(text, len(tokens), tokens.shape[1], tokens.device)
         order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
-        line = torch.cat((text.tokens, tokens), dim=1).take_along_dim(order[..., None], dim=1)
+        line = _at(torch.cat((text.tokens, tokens), dim=1), order)
         h = self._run(line, self._context(None, 1, line.shape[1]))
-        return h.take_along_dim(places(there)[:, text.tokens.shape[1] :, None], dim=1)
+        return _at(h, places(there)[:, text.tokens.shape[1] :])
 
     def _run(self, tokens: Tensor, context: LlamaContext) -> Tensor:
         """The blocks, on the next tokens of a sequence."""
@@ -162,6 +162,11 @@ class Llama(nn.Module):
             else:
                 tokens = block(tokens, seen, (cosines, sines), memory)
         return self.out_norm(tokens)
+
+
+def _at(x: Tensor, order: Tensor) -> Tensor:
+    """The vectors of x (batch, n, width) at places (batch, m); `take_along_dim` would keep an index for each number."""
+    return x.gather(1, order[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def _unpadded(there: Tensor, start: int) -> Tensor:
