@@ -11,10 +11,14 @@ from tmatch.layers import RMSNorm
 
 
 class Sight(NamedTuple):
-    """Who may look at whom: a mask, True where a row may look, or causal without one; neither where all see all."""
+    """Who may look at whom: a mask, True where a row may look, or causal without one; neither where all see all.
+
+    The first `prefix` rows are left out of both: they see each other, and what was before.
+    """
 
     mask: Tensor | None = None
     causal: bool = False
+    prefix: int = 0
 
 
 EVERYTHING = Sight()
@@ -28,11 +32,28 @@ def sight(new: int, prefix: int | None, past: int = 0, device: torch.device | No
     """
     if prefix is None or prefix >= new or new == 1:
         return EVERYTHING
-    if prefix <= 1 and past == 0:
-        return Sight(causal=True)
-    among = torch.ones(new, new, dtype=torch.bool, device=device).tril()
-    among[:, :prefix] |= torch.arange(new, device=device)[:, None] < prefix
-    return Sight(torch.cat((among.new_ones(new, past), among), dim=1))
+    prefix = prefix if prefix > 1 else 0
+    # A causal kernel computes the prefix in vain. GPUs still gain: a mask keeps them from flash attention, which leaves
+    # out what nobody sees. Kernels of a CPU leave nothing out, and masks cost them nothing.
+    on_cpu = device is None or device.type == "cpu"
+    if past == 0 and not (prefix and on_cpu):
+        return Sight(causal=True, prefix=prefix)
+    before = torch.ones(new, past + new, dtype=torch.bool, device=device).tril(past)
+    return Sight(before[prefix:], prefix=prefix)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+    """softmax(q k / sqrt(d)) v over what each may see, by head; q are the last of the tokens that k and v are of."""
+    if not sight.prefix:
+        return scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
+    first, later = q.tensor_split([sight.prefix], dim=2)
+    seen = k.shape[2] - later.shape[2]
+    begin = scaled_dot_product_attention(first, k[:, :, :seen], v[:, :, :seen])
+    if sight.causal:
+        rest = scaled_dot_product_attention(q, k, v, is_causal=True)[:, :, sight.prefix :]
+    else:
+        rest = scaled_dot_product_attention(later, k, v, attn_mask=sight.mask)
+    return torch.cat((begin.transpose(1, 2), rest.transpose(1, 2)), dim=1).transpose(1, 2)  # kernels' own layout
 
 
 class SelfAttention(nn.Module):
@@ -62,8 +83,7 @@ class SelfAttention(nn.Module):
             q, k = rotate(torch.stack((q, k)), *rotation)
         if memory is not None:
             k, v = memory.extend(k, v)
-        y = scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.out(attend(q, k, v, sight).transpose(1, 2).flatten(2))
 
 
 def by_head(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:

@@ -105,11 +105,10 @@ class Llama(nn.Module):
         grid = x.shape[1:-1]
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype))
         if cache is None:
-            text = read_condition(self.condition_in, condition, len(x))
-            context = self._context(text, len(x), tokens.shape[1])
-            h = self._run(tokens if text is None else torch.cat((text.tokens, tokens), dim=1), context)
-            return h[:, context.text :].unflatten(1, grid)
-        return self._run(tokens, cache).unflatten(1, grid)
+            h = self._whole(read_condition(self.condition_in, condition, len(x)), tokens)
+        else:
+            h = self._run(tokens, cache)
+        return h.unflatten(1, grid)
 
     def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> LlamaContext:
         """A cache for decoding: the text is read here, once, and there is room for `length` tokens after it."""
@@ -134,6 +133,16 @@ class Llama(nn.Module):
         rotation = (cosines.to(weight.dtype), sines.to(weight.dtype))
         return LlamaContext(there.shape[1] - length, None if text is None else there, rotation)
 
+    def _whole(self, text: Condition | None, tokens: Tensor) -> Tensor:
+        """All tokens in one pass, with the text's padding after them: there plain causal attention hides it."""
+        if text is None:
+            return self._run(tokens, self._context(None, 1, tokens.shape[1]))
+        there = in_line(text, len(tokens), tokens.shape[1], tokens.device)
+        order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
+        line = _at(torch.cat((text.tokens, tokens), dim=1), order)
+        h = self._run(line, self._context(None, 1, line.shape[1]))
+        return _at(h, places(there)[:, text.tokens.shape[1] :])
+
     def _run(self, tokens: Tensor, context: LlamaContext) -> Tensor:
         """The blocks, on the next tokens of a sequence."""
         tokens, start, new = stream(tokens), context.read, tokens.shape[1]
@@ -153,6 +162,11 @@ class Llama(nn.Module):
             else:
                 tokens = block(tokens, seen, (cosines, sines), memory)
         return self.out_norm(tokens)
+
+
+def _at(x: Tensor, order: Tensor) -> Tensor:
+    """The vectors of x (batch, n, width) at places (batch, m); `take_along_dim` would keep an index for each number."""
+    return x.gather(1, order[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def _unpadded(there: Tensor, start: int) -> Tensor:
