@@ -119,6 +119,43 @@ def test_a_device_that_is_not_there_is_said() -> None:
             pipe.to(device)
 
 
+def test_in_bfloat16_it_draws_nearly_the_same(tmp_path: Path) -> None:
+    how = {"num_inference_steps": 2, "head_steps": 1}
+    fine = Pipeline.from_pretrained("shapes-dtm-mean")
+    for coarse in (
+        Pipeline.from_pretrained("shapes-dtm-mean", dtype=torch.bfloat16),
+        Pipeline.from_pretrained("shapes-dtm-mean", torch_dtype=torch.bfloat16),
+        Pipeline.from_pretrained("shapes-dtm-mean").to(torch.bfloat16),
+        Pipeline.from_pretrained("shapes-dtm-mean").to("cpu", torch.bfloat16).to("cpu"),
+    ):
+        assert coarse.precision == "bfloat16"
+    near, own = coarse("a red circle", **how).tensors, fine("a red circle", **how).tensors
+    assert near.dtype == torch.float32
+    assert not torch.equal(near, own)
+    assert (near - own).abs().mean() < 0.02
+    coarse.save_pretrained(tmp_path / "mine")
+    assert {tensor.dtype for tensor in load_file(tmp_path / "mine" / "model.safetensors").values()} == {torch.float32}
+    assert torch.equal(coarse.to(dtype=torch.float32)("a red circle", **how).tensors, own)
+
+
+def test_a_precision_that_is_none_is_said() -> None:
+    name = "shapes-fm"
+    for dtype in (torch.float16, "bfloat16", {"transformer": torch.bfloat16}):
+        with pytest.raises(ValueError, match=r"^Pictures are drawn in torch\.float32 or torch\.bfloat16; got "):
+            Pipeline.from_pretrained(name, dtype=dtype)
+    with pytest.raises(ValueError, match="dtype and torch_dtype say the same; give dtype"):
+        Pipeline.from_pretrained(name, dtype=torch.bfloat16, torch_dtype=torch.float32)
+    pipe = Pipeline.from_pretrained(name)
+    with pytest.raises(ValueError, match="The device comes first and the dtype second"):
+        pipe.to(torch.bfloat16, "cpu")
+    with pytest.raises(ValueError, match=r"got torch\.float64"):
+        pipe.to("cpu", torch.float64)
+    assert pipe.precision == "float32"
+    pipe.precision = "int8"
+    with pytest.raises(ValueError, match="Matrix products are in float32, tf32, bfloat16; got 'int8'"):
+        pipe("a red circle")
+
+
 def test_a_card_says_what_it_is(tmp_path: Path) -> None:
     main(["export", "shapes-dtm-mean", "--out", str(tmp_path / "mine")])
     card = (tmp_path / "mine" / "README.md").read_text()

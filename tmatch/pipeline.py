@@ -17,10 +17,12 @@ from tmatch.pretrained.hub import Access, download, require_there, upload
 from tmatch.recipes.export import export
 from tmatch.recipes.models import HUB, MODELS, Opened, open_model
 from tmatch.sample import Evaluations
-from tmatch.tensors import place, whole
+from tmatch.tensors import Precision, place, require_precision, whole
 
 Output = Literal["pil", "pt", "np"]
 """What pictures come as."""
+DTYPES: dict[torch.dtype, Precision] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+"""What pictures may be drawn in, by diffusers' names."""
 
 
 @dataclass(frozen=True)
@@ -35,27 +37,44 @@ class PipelineOutput:
 
 
 class Pipeline:
-    """Prompts to pictures, called as diffusers' pipelines are; a picture depends on its prompt and its seed alone."""
+    """Prompts to pictures, called as diffusers' pipelines are; a picture depends on its prompt and its seed alone.
 
-    def __init__(self, opened: Opened) -> None:
+    That holds in float32. `precision` is that of the model's matrix products: bfloat16 and tf32 are faster on a GPU,
+    and round differently in batches of another size. Weights, states, encoders and the codec stay as they are.
+    """
+
+    def __init__(self, opened: Opened, precision: Precision = "float32") -> None:
+        require_precision(precision)
         self.opened = opened
         self.networks = opened.pipeline
         self.recipe = opened.about.recipe
+        self.precision = precision
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, *, revision: str | None = None, token: str | None = None, local_files_only: bool = False
+        cls,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        local_files_only: bool = False,
+        dtype: torch.dtype | None = None,
+        torch_dtype: torch.dtype | None = None,
     ) -> Self:
         """A model that comes with the package, the folder of a run or of an export, or `owner/name` of the hub.
 
-        No code of it is run; weights are safetensors. Its encoders are asked for as it is itself.
+        No code of it is run; weights are safetensors. Its encoders are asked for as it is itself. Pictures are drawn in
+        `dtype`, torch.float32 or torch.bfloat16; `torch_dtype` is its older name.
         """
+        if dtype is not None and torch_dtype is not None:
+            raise ValueError("dtype and torch_dtype say the same; give dtype.")
+        precision = _precision(torch_dtype if dtype is None else dtype)
         name, access = str(name), Access(token, local_files_only)
         require_there("a model", name)
         of_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
         if of_hub or name.startswith(HUB):
             name = str(download(name.removeprefix(HUB), revision, access))
-        return cls(open_model(name, access))
+        return cls(open_model(name, access), precision)
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write configuration, weights and a card to a new folder."""
@@ -68,9 +87,19 @@ class Pipeline:
             self.save_pretrained(folder)
             return upload(folder, name, private, token)
 
-    def to(self, device: str | torch.device) -> Self:
-        """Compute there: 'cuda', 'cuda:1', 'mps', 'cpu', or 'auto' for the accelerator if there is one."""
-        self.networks.to(place(device))
+    def to(self, device: str | torch.device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Compute there: 'cuda', 'cuda:1', 'mps', 'cpu', or 'auto' for the accelerator if there is one.
+
+        And in a `dtype`, which may stand alone: torch.bfloat16 or torch.float32.
+        """
+        if isinstance(device, torch.dtype):
+            if dtype is not None:
+                raise ValueError(f"The device comes first and the dtype second; got {device} and {dtype!r}.")
+            device, dtype = None, device
+        precision = self.precision if dtype is None else _precision(dtype)
+        if device is not None:
+            self.networks.to(place(device))
+        self.precision = precision
         return self
 
     def __call__(
@@ -117,8 +146,18 @@ class Pipeline:
             height=height,
             width=width,
             batch_size=batch_size,
+            precision=self.precision,
         )
         return PipelineOutput(_images(drawn.images, output_type), drawn.images, drawn.evaluations)
+
+
+def _precision(dtype: torch.dtype | None) -> Precision:
+    """That of matrix products which a dtype stands for."""
+    if dtype is None:
+        return "float32"
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise ValueError(f"Pictures are drawn in {' or '.join(map(str, DTYPES))}; got {dtype!r}.")
+    return DTYPES[dtype]
 
 
 def _seeds(

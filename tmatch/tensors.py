@@ -7,8 +7,9 @@ in [0, 1]: the paper's t/T, so that the number of steps never reaches the weight
 
 import operator
 import os
-from collections.abc import Sequence
-from typing import Literal, SupportsIndex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, SupportsIndex, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch import Tensor
 State = Tensor  # (batch, *grid, channels)
 Time = Tensor  # () or (batch,), in [0, 1]; s may also be one a token, (batch, *grid)
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""Of matrix products; weights, gradients, states and sums over blocks are float32 throughout."""
 
 
 def over(t: Tensor, x: Tensor) -> Tensor:
@@ -72,3 +75,31 @@ def _there(device: str | torch.device) -> torch.device:
     except (RuntimeError, AttributeError):  # it is none, or holds no numbers
         pass
     raise ValueError(f"This machine has no '{device}' device; use 'auto' or 'cpu'.")
+
+
+def require_precision(precision: str) -> None:
+    """Refuse a precision that matrix products cannot be asked for in."""
+    if precision not in get_args(Precision):
+        raise ValueError(f"Matrix products are in {', '.join(get_args(Precision))}; got {precision!r}.")
+
+
+@contextmanager
+def products_in(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Matrix products on a device in that precision; 'float32' leaves them as PyTorch is set, to float32 by default.
+
+    'bfloat16' is autocast: weights and what is added up stay as they are. 'tf32' is for the whole process while it
+    lasts, acts where the hardware has it, and is then set back.
+    """
+    require_precision(precision)
+    if precision == "bfloat16":
+        with torch.autocast(device.type, torch.bfloat16):
+            yield
+    elif precision == "tf32":
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+    else:
+        yield

@@ -12,12 +12,14 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from laws import small_model
 from PIL import Image
 
 import tmatch
 from tmatch.app.cli import main
 from tmatch.app.draw import How
+from tmatch.model import Model, TransitionMatching
 from tmatch.recipes.autoencoder import copy_autoencoder
 
 CODE = [sys.executable, "-c", "from tmatch.app.cli import main; main()"]
@@ -330,6 +332,7 @@ def test_a_picture_of_another_size_is_drawn_and_not_judged(model: Path, tmp_path
         (["--height", "30"], "30 high and 32 wide"),
         (["--prompt-file", "empty.txt"], "has no prompts"),
         (["--guidance", "much"], "much"),
+        (["--precision", "float16"], "float16"),
         (["--out", "folder.png"], "is a folder"),
     ],
 )
@@ -345,6 +348,23 @@ def test_evaluate_measures(model: Path) -> None:
     result = json.loads(done.stdout)
     assert (result["prompts"], result["steps"], result["backbone_evaluations"]) == (12, 1, 1)
     assert "95% interval" in run("evaluate", "--model", str(model), "--prompts", "12").stdout
+
+
+def test_the_precision_reaches_the_sampler(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool | str] = []
+
+    def watched(network: Model, *given: object) -> object:
+        seen.append(torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision())
+        return sample(network, *given)
+
+    sample = TransitionMatching.sample
+    monkeypatch.setattr(TransitionMatching, "sample", watched)
+    for words in (["generate", "a red circle"], ["evaluate", "--prompts", "2", "--json"]):
+        for how in ([], ["--precision", "bfloat16"], ["--precision", "tf32"]):
+            done = run(*words, "--model", str(model), "--steps", "1", *how, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert words[0] == "generate" or json.loads(done.stdout)["precision"] == (how or ["float32"])[-1]
+    assert seen == ["highest", True, "high"] * 2
 
 
 @pytest.mark.parametrize(("command", "then"), [("prepare", "goes on"), ("evaluate", "starts again")])

@@ -25,7 +25,7 @@ from tmatch.sample import Pictures, TextToImage, compile_for_sampling
 from tmatch.sample.frames import spread
 from tmatch.sample.text_to_image import require_text
 from tmatch.solver import SOLVERS
-from tmatch.tensors import Device, place, whole
+from tmatch.tensors import Device, Precision, place, whole
 from tmatch.text.base import shortened
 
 FRAMES = 13  # of a strip
@@ -58,6 +58,8 @@ class How:
     """draw from the likeliest codes of this probability"""
     device: Device = "auto"
     """where to compute; 'auto' takes the accelerator if there is one"""
+    precision: Precision = "float32"
+    """of matrix products; tf32 and bfloat16 are faster on a GPU, and round by the batch"""
     compile: bool = False
     """compile the networks first, a minute or more: for many pictures"""
 
@@ -123,7 +125,7 @@ def generate(
         height: of the pictures, in pixels; by default that of most pictures the model was trained on.
         width: of the pictures, as the height.
         seed: of the first picture; the next have the next seeds.
-        batch_size: pictures drawn at once; no picture depends on it.
+        batch_size: pictures drawn at once; in float32 no picture depends on it.
         out: a .png file for all pictures side by side, or a folder for a file each.
         path: also write how the pictures came about, as a strip (-path.png) and as an animation (-path.gif).
     """
@@ -136,7 +138,7 @@ def generate(
     seeds = range(seed, seed + len(each))
     drawn = how.ready(pipeline).generate(
         each, seeds, **arguments, negative=negative, height=height, width=width,
-        batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path,
+        batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path, precision=how.precision,
     )  # fmt: skip
     _tell(each, seeds, drawn, recipe.checkable(1) is not None)
     _write(out, each, seeds, drawn)
@@ -260,14 +262,12 @@ def evaluate(
     settings = how.settings(recipe.sampling)
     arguments = settings.arguments()
     _remark(how.remarks(pipeline.model.kernel))
-    measured = captions_satisfied(how.ready(pipeline), pictures, **arguments, progress=sys.stderr.isatty())
+    measured = captions_satisfied(
+        how.ready(pipeline), pictures, **arguments, progress=sys.stderr.isatty(), precision=how.precision
+    )
     if json_output:
-        print(
-            json.dumps(
-                {"model": model, "split": split, **settings.model_dump(exclude_none=True), **measured.record()},
-                indent=2,
-            )
-        )
+        asked = {**settings.model_dump(exclude_none=True), "precision": how.precision}
+        print(json.dumps({"model": model, "split": split, **asked, **measured.record()}, indent=2))
         return
     table = Table("skill", "satisfied", "95% interval")
     for skill, share in measured.skills.items():

@@ -96,7 +96,7 @@ def prepare(
         how: the encoders, and what they are given.
         image_column: column of the pictures, in a table.
         text_column: column of the captions, in a table, a metadata.jsonl, or the .json of a tar.
-        split: of a data set on the hub.
+        split: of a data set on the hub, or of parquet files whose names begin with it.
         workers: threads that read pictures.
         licence: a note on the pictures' licence, kept with the shards.
     """

@@ -2,14 +2,20 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
 class Memory:
-    """The keys and values of one layer, (batch, heads, length, width): allocated once, filled from the front."""
+    """The keys and values of one layer, (batch, heads, length, width): allocated once, filled from the front.
+
+    Under autocast they are kept as attention reads them, and not cast again for each token.
+    """
 
     def __init__(self, batch: int, heads: int, length: int, width: int, like: Tensor) -> None:
-        self.keys, self.values = (like.new_empty(batch, heads, length, width) for _ in range(2))
+        kind = like.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+        self.keys, self.values = (like.new_empty(batch, heads, length, width, dtype=dtype) for _ in range(2))
         self.filled = 0
 
     @property

@@ -13,6 +13,7 @@ from tmatch.eval.shapes import check
 from tmatch.guidance import constant
 from tmatch.kernel import Decoding
 from tmatch.sample import Evaluations, TextToImage
+from tmatch.tensors import Precision
 from tmatch.times import Steps
 
 
@@ -76,11 +77,12 @@ def captions_satisfied(
     decoding: Decoding = Decoding(),
     batch_size: int = 250,
     progress: bool = False,
+    precision: Precision = "float32",
 ) -> Satisfied:
     """Draw a picture for each caption, by seeds 0, 1, 2, ..., and check it."""
     drawn = pipeline.generate(
         prompts.captions, range(len(prompts)),
         steps=steps, guidance=guidance, schedule=schedule, decoding=decoding,
-        batch_size=batch_size, progress=progress,
+        batch_size=batch_size, progress=progress, precision=precision,
     )  # fmt: skip
     return Satisfied(check(drawn.images, prompts.captions), prompts.skill, drawn.evaluations, drawn.seconds)

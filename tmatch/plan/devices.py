@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal, get_args
 
-Precision = Literal["bfloat16", "tf32", "float32"]
-"""Of matrix products; weights, gradients and the optimizer's moments are float32 throughout."""
+from tmatch.tensors import Precision
 
 GIB = 2**30
 
@@ -56,12 +54,6 @@ def device_of(name: str) -> Device:
 
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
-
-
-def require_precision(precision: str) -> None:
-    """Refuse a precision that no device is listed for."""
-    if precision not in get_args(Precision):
-        raise ValueError(f"Matrix products are in {', '.join(get_args(Precision))}; got '{precision}'.")
 
 
 def width(precision: Precision) -> int:

@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from torch import nn
 
 from tmatch.model import Model
-from tmatch.plan.devices import Precision, width
+from tmatch.plan.devices import width
 from tmatch.plan.training import Activations
+from tmatch.tensors import Precision
 
 FLOAT32 = 4
 

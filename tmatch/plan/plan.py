@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import prod
 
 from tmatch.model import Model
-from tmatch.plan.devices import Device, Precision, device_of, require_precision, width
+from tmatch.plan.devices import Device, device_of, width
 from tmatch.plan.memory import Memory, replicated, sharded
 from tmatch.plan.meter import Cost, checkpointed
 from tmatch.plan.sampling import Draw, Sampling, sampling
 from tmatch.plan.training import Activations, Parts, Shape, Text, activations, flops, parameters
-from tmatch.tensors import whole
+from tmatch.tensors import Precision, require_precision, whole
 
 SPARE = 0.1
 """The share of a GPU's memory left for the CUDA context, NCCL and fragments."""

@@ -12,9 +12,9 @@ from tmatch.condition import Condition
 from tmatch.kernel import Kernel
 from tmatch.model import Model
 from tmatch.noise import Noise
-from tmatch.plan.devices import Precision
 from tmatch.plan.gpu import AsOnGPU
 from tmatch.plan.meter import Alive, backward, checkpointing, gradients
+from tmatch.tensors import Precision
 
 Shape = Sequence[int]
 """(*grid, channels) of a state."""

@@ -141,12 +141,12 @@ class Preparation:
 
     def picture(self, row: int) -> Picture | Skipped:
         """Read a row, and cut its picture to size."""
-        key = self.source.key(row)
+        key, crop = self.source.key(row), self.settings.crop
         try:
             read = self.source.read(row)
             key = read.key
-            image = read_picture(BytesIO(read.picture))
-            cut = pixels(image, *self.settings.crop.choose(image))
+            image = read_picture(BytesIO(read.picture), at_least=max(2 * max(map(max, crop.sizes)), crop.smallest))
+            cut = pixels(image, *crop.choose(image))
         except ValueError as error:  # of one row, which must not end the run
             return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
         return Picture(row, cut, read.captions)

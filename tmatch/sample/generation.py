@@ -16,7 +16,7 @@ from tmatch.kernel import Decoding, Flow, Kernel, Snapshot
 from tmatch.model import Model
 from tmatch.noise import Noise
 from tmatch.solver import FixedStep, Solver
-from tmatch.tensors import State, whole
+from tmatch.tensors import Precision, State, products_in, whole
 from tmatch.times import Steps, equal_steps
 
 
@@ -79,6 +79,21 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             part.training = True
 
 
+@contextmanager
+def drawing_in(precision: Precision, model: nn.Module, device: torch.device) -> Iterator[None]:
+    """`products_in`, and each weight is cast once: autocast keeps only the copies of weights that ask for gradients."""
+    cast = [weight for weight in model.parameters() if weight.is_floating_point() and not weight.is_inference()]
+    frozen = [weight for weight in cast if precision == "bfloat16" and not weight.requires_grad]
+    try:
+        for weight in frozen:
+            weight.requires_grad_()
+        with products_in(precision, device):
+            yield
+    finally:
+        for weight in frozen:
+            weight.requires_grad_(False)
+
+
 def generate(
     model: Model,
     shape: Sequence[int],
@@ -90,25 +105,26 @@ def generate(
     batch_size: int = 64,
     progress: bool = False,
     keep_path: bool = False,
+    precision: Precision = "float32",
 ) -> Generation:
-    """One sample of `shape` (*grid, channels) for each seed: the same one whatever the batch size."""
-    if len(seeds) == 0:
-        raise ValueError("Give at least one seed: there is one sample for each.")
-    if steps is not None and equal_steps(steps)[-1] != 1:
-        raise ValueError(
-            "Samples are states at t = 1: let the times end there, or use `model.sample` for a part of the way."
-        )
+    """One sample of `shape` (*grid, channels) for each seed: in float32 the same one whatever the batch size.
+
+    `precision` is that of matrix products, and the states are float32 in each. The coarser ones round differently in
+    batches of another size.
+    """
+    _require(seeds, steps)
     condition = None if condition is None else condition.repeated(len(seeds))
     batches = [slice(i, i + batch_size) for i in range(0, len(seeds), whole("The batch size", batch_size))]
     weight = next(model.kernel.parameters(), torch.empty(0))
-    precision = torch.promote_types(weight.dtype, torch.float32)  # a coarser state would lose the small steps
+    dtype = torch.promote_types(weight.dtype, torch.float32)  # a coarser state would lose the small steps
     watched = progress or keep_path or decoding.observe is not None
     started = time.perf_counter()
     results: list[Generation] = []
-    with Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
+    bar = Progress(console=Console(stderr=True), disable=not progress, transient=True)
+    with bar, drawing_in(precision, model, weight.device):
         task = bar.add_task("sampling", total=model.transitions(steps) * len(batches))
         for images in batches:
-            noise = Noise(seeds[images], weight.device, precision)
+            noise = Noise(seeds[images], weight.device, dtype)
             given = None if condition is None else condition[images]
             path: list[Snapshot] = []
 
@@ -125,6 +141,16 @@ def generate(
                 x = model.sample(shape, noise, given, steps, how)
             results.append(Generation(x, evaluations, 0.0, path))
     return _joined(results, time.perf_counter() - started)
+
+
+def _require(seeds: Sequence[int], steps: Steps | None) -> None:
+    """Refuse what gives no samples."""
+    if len(seeds) == 0:
+        raise ValueError("Give at least one seed: there is one sample for each.")
+    if steps is not None and equal_steps(steps)[-1] != 1:
+        raise ValueError(
+            "Samples are states at t = 1: let the times end there, or use `model.sample` for a part of the way."
+        )
 
 
 def _joined(batches: list[Generation], seconds: float) -> Generation:

@@ -14,7 +14,7 @@ from tmatch.kernel import Decoding
 from tmatch.model import Model
 from tmatch.sample.frames import frames
 from tmatch.sample.generation import Evaluations, generate
-from tmatch.tensors import whole
+from tmatch.tensors import Precision, whole
 from tmatch.text import TextEncoder
 from tmatch.text.base import half_letters, shortened
 from tmatch.times import Steps
@@ -82,12 +82,14 @@ class TextToImage(nn.Module):
         batch_size: int = 64,
         progress: bool = False,
         keep_path: bool = False,
+        precision: Precision = "float32",
     ) -> Pictures:
         """A picture for each prompt and its seed; `guidance` pushes away from the `negative` prompt.
 
         A prompt is a text, or what else the encoder reads. Pictures are as large as most that the model was trained on,
         unless a `height` or `width` in pixels is given. Guidance acts by a `schedule` over the time. `decoding` says
-        how to draw; its own guidance is not used.
+        how to draw; its own guidance is not used. `precision` is that of the model's matrix products, not of the
+        encoder and the codec; a picture depends on the batch it is drawn in where that is coarser than float32.
         """
         if len(prompts) == 0 or any(isinstance(prompt, str) and not prompt.strip() for prompt in prompts):
             raise ValueError("A prompt is empty; say what to draw, such as 'a red circle'.")
@@ -102,7 +104,7 @@ class TextToImage(nn.Module):
         result = generate(
             self.model, shape, seeds, condition,
             steps=steps, decoding=decoding, batch_size=batch_size, progress=progress,
-            keep_path=keep_path,
+            keep_path=keep_path, precision=precision,
         )  # fmt: skip
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
         way = frames(result.path, self.codec, size) if keep_path else []
