@@ -35,6 +35,16 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "quiet" / "validation.jsonl").exists()
 
 
+def test_a_run_in_tf32_multiplies_so_both_ways_and_sets_it_back(tmp_path: Path) -> None:
+    seen: list[str] = []
+    run = trainer(tmp_path, steps=1, precision="tf32", validate_every=0)
+    for p in run.task.parameters():
+        p.register_hook(lambda _: seen.append(torch.get_float32_matmul_precision()))
+    assert run.run()
+    assert set(seen) == {"high"}
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_pictures_are_drawn_in_the_precision_of_training(tmp_path: Path) -> None:
     seen: list[bool] = []
 

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tmatch.prepare.crop import Size
+from tmatch.prepare.manifest import Skipped
+from tmatch.prepare.shards import Samples
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -14,6 +18,15 @@ class Picture:
     row: int
     pixels: Tensor
     captions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A chunk that is yet to be written."""
+
+    samples: dict[Size, Samples]
+    skipped: list[Skipped]
+    captions_cut: int
 
 
 class Batches:

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from tmatch.data.pictures import pixels, read_picture
 from tmatch.files import write_text
-from tmatch.prepare.batches import Batches, Picture
+from tmatch.prepare.batches import Batches, Encoded, Picture
 from tmatch.prepare.crop import Size
 from tmatch.prepare.manifest import Chunk, Manifest, Settings, Shard, Skipped
 from tmatch.prepare.records import Records
@@ -34,15 +33,6 @@ PATIENCE = 1800
 
 AHEAD = 2**29
 """Bytes of pixels that are read before they are needed, at most."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A chunk that is yet to be written."""
-
-    samples: dict[Size, Samples]
-    skipped: list[Skipped]
-    captions_cut: int
 
 
 class Preparation:

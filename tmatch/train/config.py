@@ -1,12 +1,12 @@
 """How to train."""
 
 from contextlib import AbstractContextManager
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tmatch.tensors import Device, place
+from tmatch.tensors import Device, Precision, place, products_in
 from tmatch.train.processes import Parallel, Processes, joined, place_of_process
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -36,7 +36,7 @@ class TrainConfig(Strict):
     preview_every: int = Field(default=0, ge=0)  # steps between pictures of what is learnt; 0 is never
     tensorboard: bool = False  # write losses and pictures for TensorBoard too
     compile: bool = False  # compile the networks first
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products
+    precision: Precision = "float32"  # of matrix products
     device: Device = "auto"  # 'auto' takes the accelerator if there is one
     parallel: Parallel = "replicate"  # the weights, between the processes of torchrun (DDP), or shard them (FSDP2)
     replicas: int = Field(default=1, gt=0)  # of weights that are sharded, so that gathering stays in a machine (HSDP)
@@ -84,6 +84,10 @@ class TrainConfig(Strict):
     def autocast(self) -> AbstractContextManager[None]:
         """Matrix products in bfloat16 where that is asked for; losses and weights stay in float32."""
         return torch.autocast(self.place().type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def products(self) -> AbstractContextManager[None]:
+        """Matrix products in TF32 where that is asked for, on the way back too."""
+        return products_in("tf32" if self.precision == "tf32" else "float32", self.place())
 
     def rate(self, step: int, steps: int | None = None) -> float:
         """Warm-up, then constant, then down to zero over the last `cooldown` share of the steps."""

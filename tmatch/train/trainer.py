@@ -103,7 +103,7 @@ class Trainer:
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
         shown = Shown(self.config.steps, progress and self.processes.rank == 0)
-        with shown, interruptions() as interrupted:
+        with shown, interruptions() as interrupted, self.config.products():
             shown.at(self.step)
             owed = self._owed() if self.step and self.processes.rank == 0 else (False, False)
             self._look(*self.processes.chosen(owed))
