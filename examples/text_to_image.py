@@ -27,7 +27,7 @@ PROMPTS = (
     "a red circle and a blue square",
     "a green cross and a purple triangle",
 )
-ROWS = [("shapes-fm", 4), ("shapes-fm", 16), ("shapes-dtm-mean", 4), ("shapes-dtm-mean", 16)]
+ROWS = [("shapes-fm", 4), ("shapes-fm", 16), ("shapes-dtm-from-fm", 4), ("shapes-dtm-from-fm", 16)]
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
     print("Next, in this environment (source .venv/bin/activate):")
     print("  tmatch generate 'a red circle and a blue square' --images 9 --out circles.png")
     print("  tmatch evaluate --prompts 200                       # how often it draws what it is told")
-    print("  tmatch train shapes-dtm-mean --out runs/shapes      # train it yourself; the same command resumes")
+    print("  tmatch train shapes-dtm-from-fm --out runs/shapes   # train it yourself; the same command resumes")
 
 
 if __name__ == "__main__":

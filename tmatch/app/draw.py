@@ -29,7 +29,7 @@ from tmatch.tensors import Device, Precision, place, whole
 from tmatch.text.base import shortened
 
 FRAMES = 13  # of a strip
-DEFAULT_MODEL = "shapes-dtm-mean"
+DEFAULT_MODEL = "shapes-dtm-from-fm"
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,10 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-dtm": _shapes("dtm", 20_000, "DTM on the latents of `shapes`, as in the paper."),
     "shapes-dtm-mean": _shapes(
         "dtm-mean", 20_000,
-        "DTM with a mean read-out beside the head, which learns faster: the model the package comes with.",
+        "DTM with a mean read-out beside the head, which learns faster.",
     ),
     "shapes-dtm-from-fm": _shapes(
-        "dtm-mean", 5_000, "DTM out of trained flow matching: its backbone and mean as they are, and a head learnt.",
+        "dtm-mean", 5_000, "DTM out of trained flow matching: its backbone and mean as they are, and a head learnt. The default model.",
         start=StartSettings(model="shapes-fm", freeze=True),
     ),
     "shapes-ar": _shapes("ar", 11_700, "Continuous AR, token by token.", **_OWN_STEPS),
