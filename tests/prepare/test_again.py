@@ -213,6 +213,17 @@ def test_skipped_rows_are_looked_at_last_and_by_the_first_process_alone(tmp_path
         assert read == expected
 
 
+def test_a_long_look_at_what_is_there_is_said(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    preparation(source, tmp_path / "out", encoders).run()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("tmatch.prepare.source.SILENCE", -1)
+    preparation(source, tmp_path / "out", encoders).run()
+    assert "is being held against its source: 2 chunks so far.\n" in capsys.readouterr().err
+
+
 def test_what_was_seen_whole_is_not_opened_again(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

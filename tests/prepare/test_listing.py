@@ -61,7 +61,7 @@ def test_what_takes_long_is_said_once_by_the_first_process(
     open_source(name)
     assert f"tmatch: {name} is being listed: 2 pictures so far.\n" in capsys.readouterr().err
     open_source(tar_of(tmp_path / "some.tar", [("a.txt", b"a"), ("b.txt", b"b")]))
-    assert "some.tar are being read: 1 captions so far.\n" in capsys.readouterr().err
+    assert "some.tar is being listed: 0 tars so far.\n" in capsys.readouterr().err
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     open_source(name)

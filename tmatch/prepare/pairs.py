@@ -22,7 +22,8 @@ class PairSource(Source):
         self.name = str(folder)
         self.folder = folder.resolve()
         self.rows = sorted(told(_rows(str(folder)), f"{folder} is being listed", "pictures"))
-        if not any(self._listed(index)[1] for index in range(len(self))):
+        captions = (self._listed(index)[1] for index in range(len(self)))
+        if not any(told(captions, f"The captions of {folder} are being looked for", "pictures")):
             raise ValueError(
                 f"{folder} holds pictures without captions: write a metadata.jsonl, or for each picture a .txt of the "
                 "same name."

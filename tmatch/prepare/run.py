@@ -22,7 +22,7 @@ from tmatch.prepare.crop import Size
 from tmatch.prepare.manifest import Chunk, Manifest, Settings, Shard, Skipped
 from tmatch.prepare.records import Records
 from tmatch.prepare.shards import MANIFEST, NULL, Samples, is_whole, write
-from tmatch.prepare.source import Source
+from tmatch.prepare.source import Source, told
 from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
 from tmatch.pretrained.identity import PRECISIONS
 
@@ -64,7 +64,8 @@ class Preparation:
         self.records.begin(self.settings, rank)
         mine, pool = range(rank, self.chunks, world), ThreadPoolExecutor(workers)
         try:
-            done = self._done(range(self.chunks) if rank == 0 else mine)
+            looked_at, doing = range(self.chunks) if rank == 0 else mine, f"{self.out} is being held against its source"
+            done = self._done(told(looked_at, doing, "chunks"))
             before = dict(done)
             with Progress(console=Console(stderr=True), disable=not progress) as bar:
                 missing = [number for number in mine if number not in done]
