@@ -80,7 +80,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         "DTM with a mean read-out beside the head, which learns faster.",
     ),
     "shapes-dtm-from-fm": _shapes(
-        "dtm-mean", 5_000, "DTM out of trained flow matching: its backbone and mean as they are, and a head learnt. The default model.",
+        "dtm-mean", 5_000,
+        "DTM out of trained flow matching, whose backbone and mean stay: a head is learnt. The default model.",
         start=StartSettings(model="shapes-fm", freeze=True),
     ),
     "shapes-ar": _shapes("ar", 11_700, "Continuous AR, token by token.", **_OWN_STEPS),
