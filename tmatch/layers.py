@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
-from tmatch.tensors import Time
+from tmatch.tensors import Time, autocast_kind
 
 
 def sinusoids(x: Tensor, width: int, longest: float) -> Tensor:
@@ -85,8 +85,7 @@ def grid_positions(grid: Sequence[int], step: int = 0, device: torch.device | No
 
 def stream(x: Tensor) -> Tensor:
     """What blocks add to: float32 under autocast, where products alone are to be coarser, whatever weights are."""
-    kind = "cuda" if x.is_meta else x.device.type  # what is on the meta device is planned for a GPU
-    return x.float() if torch.is_autocast_enabled(kind) else x
+    return x.float() if torch.is_autocast_enabled(autocast_kind(x.device)) else x
 
 
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:

@@ -77,6 +77,11 @@ def _there(device: str | torch.device) -> torch.device:
     raise ValueError(f"This machine has no '{device}' device; use 'auto' or 'cpu'.")
 
 
+def autocast_kind(device: torch.device) -> str:
+    """The kind of device that autocast is asked about; what is on the meta device is planned for a GPU."""
+    return "cuda" if device.type == "meta" else device.type
+
+
 def require_precision(precision: str) -> None:
     """Refuse a precision that matrix products cannot be asked for in."""
     if precision not in get_args(Precision):

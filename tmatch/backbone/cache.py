@@ -5,6 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tmatch.tensors import autocast_kind
+
 
 class Memory:
     """The keys and values of one layer, (batch, heads, length, width): allocated once, filled from the front.
@@ -13,7 +15,7 @@ class Memory:
     """
 
     def __init__(self, batch: int, heads: int, length: int, width: int, like: Tensor) -> None:
-        kind = like.device.type
+        kind = autocast_kind(like.device)
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
         self.keys, self.values = (like.new_empty(batch, heads, length, width, dtype=dtype) for _ in range(2))
         self.filled = 0

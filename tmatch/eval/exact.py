@@ -130,9 +130,7 @@ class PosteriorKernel(Kernel):
         if process != mine.process or type(parametrization) is not type(mine.parametrization):
             raise ValueError("This kernel is exact for another process or another Y; give it those of the model.")
         if isinstance(parametrization, NextState):
-            raise ValueError(
-                "This kernel knows the endpoints of a path, not the states between; use another Y than NextState."
-            )
+            raise ValueError("The next state depends on the step, and this kernel knows X_T alone; use another Y.")
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
         """There is nothing to learn: the squared distance to the mean, the least any regression can reach."""

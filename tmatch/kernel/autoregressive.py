@@ -19,7 +19,7 @@ from tmatch.layers import grid_positions
 from tmatch.noise import Noise
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
-from tmatch.tensors import State, Time
+from tmatch.tensors import State, Time, autocast_kind
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _unrecorded(device: torch.device) -> AbstractContextManager[None]:
 
     Under autocast it only records nothing: in inference mode every call would cast the weights anew.
     """
-    return torch.no_grad() if torch.is_autocast_enabled(device.type) else torch.inference_mode()
+    return torch.no_grad() if torch.is_autocast_enabled(autocast_kind(device)) else torch.inference_mode()
 
 
 def _positions(x_t: State, states: int) -> Tensor:
