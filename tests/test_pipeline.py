@@ -357,3 +357,9 @@ def test_a_model_that_cannot_be_put_on_the_hub_is_still_there(
     assert "(nobody is there); see to its name and to the network." in said
     assert f"`hf upload someone/shapes {tmp_path / 'mine'}`" in said
     open_model(str(tmp_path / "mine"))
+
+
+def test_what_is_not_read_of_a_prompt_is_said() -> None:
+    pipe = Pipeline.from_pretrained("shapes-dtm-from-fm")
+    with pytest.warns(UserWarning, match="never saw 'zebra'"):
+        pipe("a zebra", num_inference_steps=1)

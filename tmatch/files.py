@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,6 +19,22 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder that one process at a time may write to; another that asks for it is refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{folder} is being trained by another process; wait for it, or give a new folder."
+            ) from None
+        except OSError:  # a disk that knows no locks
+            pass
+        yield
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import operator
 import tempfile
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +149,8 @@ class Pipeline:
             batch_size=batch_size,
             precision=self.precision,
         )
+        for remark in self.networks.remarks([*each, negative_prompt], height, width):
+            warnings.warn(remark, stacklevel=2)
         return PipelineOutput(_images(drawn.images, output_type), drawn.images, drawn.evaluations)
 
 

@@ -307,3 +307,23 @@ def test_a_run_cannot_become_shorter_than_it_is(tmp_path: Path) -> None:
     trainer(tmp_path, steps=4).run()
     with pytest.raises(ValueError, match="has taken 4 steps already"):
         trainer(tmp_path, steps=2).run()
+
+
+def test_a_folder_is_trained_by_one_run_at_a_time(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    class Second(Trainer):
+        def update(self) -> float:
+            with pytest.raises(
+                ValueError, match="being trained by another process; wait for it, or give a new"
+            ) as said:
+                trainer(tmp_path).run(until=2)
+            refused.append(str(said.value))
+            return super().update()
+
+    config = TrainConfig(steps=4, batch=8, warmup=5, checkpoint_every=2, validate_every=0)
+    assert Second(task(), config, tmp_path).run()
+    assert len(refused) == 4
+    with pytest.raises(ValueError, match="another learning_rate"):
+        trainer(tmp_path, steps=4, learning_rate=0.5).run()
+    assert trainer(tmp_path, steps=4).run()  # when it is done, the folder is free, and after one that was refused

@@ -68,6 +68,7 @@ def variants(*, json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
         print(json.dumps(rows(), indent=2))
         return
     table = Table(*rows()[0])
+    table.columns[0].no_wrap = True
     for row in rows():
         table.add_row(*row.values())
     Console().print(table)
@@ -102,6 +103,7 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
             require_place(out, recipe.train, recipe.model_dump(mode="json"))
             recipe.rehearse(out)
             return
+        require_place(out, recipe.train, recipe.model_dump(mode="json"))  # before the data is prepared
         result = recipe.run(out, progress=True)
         if result is None:
             if place_of_process()[0] == 0:

@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from tmatch.files import held
 from tmatch.train import checkpoint
 from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
@@ -100,6 +101,10 @@ class Trainer:
         """
         if not self.resumed:
             self.resume()
+        with self._held():
+            return self._run(until, progress)
+
+    def _run(self, until: int | None, progress: bool) -> bool:
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
         shown = Shown(self.config.steps, progress and self.processes.rank == 0)
@@ -206,15 +211,18 @@ class Trainer:
 
     def resume(self) -> None:
         """Take up the newest checkpoint of the run, if it has one and it is of this run."""
-        newest = self.processes.chosen(checkpoint.latest(self.out))
-        self.resumed = True
-        if newest is None:
-            self.monitor.cut(0)
-            return
-        step = require_same_run(newest, self.config, self.settings)
-        checkpoint.fill(newest, self._state(), self.processes.like)
-        self.step = step
-        self.monitor.cut(self.step)
+        with self._held():
+            newest = self.processes.chosen(checkpoint.latest(self.out))
+            if newest is not None:
+                step = require_same_run(newest, self.config, self.settings)
+                checkpoint.fill(newest, self._state(), self.processes.like)
+                self.step = step
+            self.resumed = True
+            self.monitor.cut(self.step)
+
+    def _held(self) -> AbstractContextManager[None]:
+        """The folder of the run, for this one alone."""
+        return held(self.out) if self.processes.rank == 0 else nullcontext()
 
 
 def _due(step: int, every: int) -> bool:
