@@ -1,5 +1,7 @@
 """Files are written whole or not at all."""
 
+import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,18 @@ def test_a_folder_is_written_whole_or_not_at_all(there: bool, tmp_path: Path, mo
     assert not files.is_free(folder)
     assert [found for found in folder.rglob("*") if found.is_file()] == [folder / "part" / "file"]
     assert Path.cwd().exists(), "an empty folder that somebody stands in stays"
+
+
+def test_a_folder_is_free_at_the_end_even_while_forks_live(tmp_path: Path) -> None:
+    """As the workers of a data loader do, which were forked while it was held."""
+    with files.held(tmp_path):
+        child = get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        with pytest.raises(ValueError, match="being trained by another process"), files.held(tmp_path):
+            pass
+    try:
+        with files.held(tmp_path):
+            pass
+    finally:
+        child.kill()
+        child.join()

@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -26,6 +26,7 @@ def held(folder: Path) -> Iterator[None]:
     """Hold a folder that one process at a time may write to; another that asks for it is refused."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
+        os.register_at_fork(after_in_child=file.close)  # else workers, which are forks, would hold it on
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -34,7 +35,11 @@ def held(folder: Path) -> Iterator[None]:
             ) from None
         except OSError:  # a disk that knows no locks
             pass
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @contextmanager

@@ -110,7 +110,6 @@ class Preparation:
         with ThreadPoolExecutor(1) as writer:  # of one chunk, while the next is encoded; it is waited for at the end
             writing: Future[tuple[int, Chunk]] | None = None
             for number in numbers:
-                self.records.forget(number)
                 encoded = self.encode(islice(pictures, len(self._rows(number))))
                 if writing is not None:
                     yield writing.result()
@@ -220,6 +219,7 @@ class Preparation:
 
     def _written(self, number: int, encoded: Encoded) -> tuple[int, Chunk]:
         """Write the shards of a chunk, and then its record."""
+        self.records.forget(number)
         shards = []
         for (height, width), samples in encoded.samples.items():
             file = f"{number:06d}-{height}x{width}.safetensors"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tmatch.data import Codec, InMemory, ShapePictures
 from tmatch.data.pictures import grid
 from tmatch.eval.captions import captions_satisfied
-from tmatch.files import write_text
+from tmatch.files import held, write_text
 from tmatch.model import Model
 from tmatch.noise import initial_weights
 from tmatch.patch import Patchify
@@ -84,8 +84,8 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         rows, columns, channels = codec.encode(training.load([0]).to(device)).shape[1:]
         pipeline = self.build(codec, (rows, columns, channels), self.data.vocabulary(training.captions))
         if processes.rank == 0:
-            copy_autoencoder(self.autoencoder, out)
-            out.mkdir(parents=True, exist_ok=True)
+            with held(out):
+                copy_autoencoder(self.autoencoder, out)
             how = "as they are" if codec.autoencoder is None else f"by the autoencoder {self.autoencoder}"
             print(
                 f"tmatch: preparing the {len(training)} pictures of {self.data.name}, {how}",

@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
 
-from tmatch.files import write_text
+from tmatch.files import held, write_text
 from tmatch.model import Model
 from tmatch.noise import initial_weights
 from tmatch.text import TextEncoder, WordEncoder
@@ -48,7 +48,8 @@ class StartSettings(Strict):
         else:
             taken = self._take(task, self.model)
             if first:
-                write_text(kept, json.dumps(taken, indent=1) + "\n")
+                with held(out):
+                    write_text(kept, json.dumps(taken, indent=1) + "\n")
                 whole = len(taken) == len(task.state_dict())
                 said = f"all {len(taken)} weights are taken from" if whole else f"{len(taken)} weights are taken from"
                 print(f"tmatch: {said} {self.model}{'' if whole else ', the rest is new'}", file=sys.stderr)

@@ -16,7 +16,7 @@ from tmatch.kernel import Decoding, Flow, Kernel, Snapshot
 from tmatch.model import Model
 from tmatch.noise import Noise
 from tmatch.solver import FixedStep, Solver
-from tmatch.tensors import Precision, State, products_in, whole
+from tmatch.tensors import Precision, State, autocast_kind, products_in, whole
 from tmatch.times import Steps, equal_steps
 
 
@@ -83,7 +83,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def drawing_in(precision: Precision, model: nn.Module, device: torch.device) -> Iterator[None]:
     """`products_in`, and each weight is cast once: autocast keeps only the copies of weights that ask for gradients."""
     cast = [weight for weight in model.parameters() if weight.is_floating_point() and not weight.is_inference()]
-    frozen = [weight for weight in cast if precision == "bfloat16" and not weight.requires_grad]
+    coarse = precision == "bfloat16" or torch.is_autocast_enabled(autocast_kind(device))
+    frozen = [weight for weight in cast if coarse and not weight.requires_grad]
     try:
         for weight in frozen:
             weight.requires_grad_()

@@ -78,6 +78,7 @@ class TrainConfig(Strict):
 
     def processes(self) -> Processes:
         """Who trains: this process, or all that torchrun started."""
+        self.parts()  # refuses what does not divide
         precision = torch.bfloat16 if self.precision == "bfloat16" else None
         return joined(self.parallel, self.place(), precision, self.replicas)
 

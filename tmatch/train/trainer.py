@@ -70,8 +70,8 @@ class Trainer:
 
         Nor with other data, of which `contents` says what it is: a digest.
         """
-        self.parts = config.parts()
         self.processes = config.processes()
+        self.parts = config.parts()
         self.task = task.to(config.place())
         self.config = config
         self.out = out
@@ -187,7 +187,7 @@ class Trainer:
         self.optimizer.zero_grad()
         averaged, weights = ([self.processes.here(p) for p in task.parameters()] for task in (self.ema, self.task))
         get_ema_multi_avg_fn(self.config.ema_decay(self.step))(averaged, weights, None)
-        total = self.processes.mean(torch.stack(losses).double().sum())  # the host waits here, with all of it under way
+        total = self.processes.mean(torch.stack(losses).cpu().double().sum())  # the host waits here, with all under way
         if not math.isfinite(total) or not torch.isfinite(norm):
             raise ValueError(
                 f"Training diverged at step {self.step} (loss {total}, gradient {norm.item()}); start anew with a "
