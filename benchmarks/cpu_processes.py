@@ -40,7 +40,7 @@ def train(recipe_name: str, steps: int) -> None:
         took = statistics.median(seconds(trainer.update) for _ in range(steps))
         if trainer.processes.rank == 0:
             print(f"took {took}", flush=True)
-        trainer.processes.rest()
+        trainer.processes.drain()
 
 
 def start(recipe_name: str, processes: int, threads: int, steps: int) -> float:

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 import tmatch as tm
-from tmatch.sample import compile_for_sampling
-from tmatch.sample.compiled import OPTIONS
+from tmatch.generation import compile_for_sampling
+from tmatch.generation.compiled import OPTIONS
 
 CHANNELS, STATES = 16, 3
 Run = Callable[[], Tensor]
@@ -59,8 +59,8 @@ def ours(backbone: nn.Module, size: Size, compiled: bool = False) -> Run:
     model = tm.build(f"fhtm-{STATES}", backbone, CHANNELS, head).eval()
     if compiled:
         compile_for_sampling(model)
-    decoding = tm.Decoding(tm.Euler(size.head_steps))
-    return lambda: model.sample((size.side, size.side, CHANNELS), tm.Noise(range(size.batch)), decoding=decoding)
+    params = tm.SamplingParams(tm.Euler(size.head_steps))
+    return lambda: model.sample((size.side, size.side, CHANNELS), tm.RandomStreams(range(size.batch)), params=params)
 
 
 def hugging_face(size: Size, compiled: bool = False) -> Run:
@@ -78,16 +78,16 @@ def hugging_face(size: Size, compiled: bool = False) -> Run:
     )
     if compiled:
         llama.forward, flow.forward = (torch.compile(one, **OPTIONS) for one in (llama.forward, flow.forward))
-    decoding = tm.Decoding(tm.Euler(size.head_steps))
+    params = tm.SamplingParams(tm.Euler(size.head_steps))
     branches = tm.NoGuidance().at(0.0, None)
 
     @torch.inference_mode()  # as ours
     def run() -> Tensor:
         cache = StaticCache(config, max_cache_len=size.tokens) if compiled else DynamicCache()
-        clock, drawn = {}, [torch.zeros(size.batch, 1, CHANNELS)]
+        time_cache, drawn = {}, [torch.zeros(size.batch, 1, CHANNELS)]
         for _ in range(size.tokens):
             h = llama(inputs_embeds=x_in(drawn[-1]), past_key_values=cache, use_cache=True).last_hidden_state
-            drawn.append(flow(torch.randn(size.batch, 1, CHANNELS), h, None, decoding, branches, clock))
+            drawn.append(flow(torch.randn(size.batch, 1, CHANNELS), h, None, params, branches, time_cache))
         return torch.cat(drawn[1:], dim=1)
 
     return run

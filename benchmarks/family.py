@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from tmatch.eval.captions import captions_satisfied
+from tmatch.generation import TextToImage
 from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
-from tmatch.recipes.base import SamplingSettings
-from tmatch.recipes.settings import shapes_split
-from tmatch.sample import TextToImage
+from tmatch.runs.base import SamplingSettings
+from tmatch.runs.settings import shapes_split
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FIRST = 2.0  # the guidance at which steps are chosen

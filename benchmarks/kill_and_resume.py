@@ -38,15 +38,15 @@ def result(out: Path) -> dict[str, bytes]:
     return {str(file.relative_to(out)): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()}
 
 
-def interrupt(out: Path, steps: int, moment: random.Random) -> str:
+def interrupt(out: Path, steps: int, fixed_time: random.Random) -> str:
     """Start, wait for a random step of those that are left, wait a random part of it, and kill."""
     log = out / "losses.jsonl"
     done = len(log.read_text().splitlines()) if log.exists() else 0
-    target = moment.randint(done, steps - 1)
+    target = fixed_time.randint(done, steps - 1)
     process = start(out, steps)
     while process.poll() is None and (not log.exists() or len(log.read_text().splitlines()) < target):
         time.sleep(0.002)
-    time.sleep(moment.random() * 0.05)
+    time.sleep(fixed_time.random() * 0.05)
     process.kill()
     process.wait()
     return "writing" if (out / "writing").exists() else "computing"
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
-    moment = random.Random(0)
+    fixed_time = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         alone = Path(folder, "alone")
         finish(alone, args.steps)
@@ -66,7 +66,7 @@ def main() -> None:
         caught, identical = [], 0
         for kill in range(args.kills):
             out = Path(folder, f"killed-{kill}")
-            caught.append(interrupt(out, args.steps, moment))
+            caught.append(interrupt(out, args.steps, fixed_time))
             finish(out, args.steps)
             identical += result(out) == expected
     text = json.dumps(

@@ -23,8 +23,8 @@ import torch
 import tmatch as tm
 from tmatch.eval.captions import captions_satisfied
 from tmatch.recipes import load_model
-from tmatch.recipes.models import weights_of
-from tmatch.recipes.settings import shapes_split
+from tmatch.runs.load import weights_of
+from tmatch.runs.settings import shapes_split
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0)
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # of models without a head
@@ -44,11 +44,11 @@ def digest(model: str) -> str:
 
 def measure(model: str, steps: int, head: int, prompts: int, validation: int) -> Row:
     """One setting: guidance by the validation split, the figure by the test split."""
-    pipeline, how = load_model(model)[0], tm.Decoding(tm.Euler(head))
+    pipeline, how = load_model(model)[0], tm.SamplingParams(tm.Euler(head))
     chosen_by = shapes_split(validation, "validation")
-    shares = {w: captions_satisfied(pipeline, chosen_by, steps=steps, guidance=w, decoding=how).share for w in GUIDANCE}
+    shares = {w: captions_satisfied(pipeline, chosen_by, steps=steps, guidance=w, params=how).share for w in GUIDANCE}
     guidance = max(shares, key=lambda w: shares[w])
-    tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), steps=steps, guidance=guidance, decoding=how)
+    tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), steps=steps, guidance=guidance, params=how)
     row = {
         "model": Path(model).name,
         "weights": digest(model),
@@ -65,7 +65,7 @@ def chosen(rows: list[Row], model: str, prompts: int) -> Row:
     best = max(own, key=lambda row: max(row["validation"].values()))
     unseen = captions_satisfied(
         load_model(model)[0], shapes_split(prompts, "withheld"),
-        steps=best["steps"], guidance=best["guidance"], decoding=tm.Decoding(tm.Euler(best["head_steps"])),
+        steps=best["steps"], guidance=best["guidance"], params=tm.SamplingParams(tm.Euler(best["head_steps"])),
     )  # fmt: skip
     return {**best, "withheld": unseen.record()}
 
@@ -91,7 +91,7 @@ def timed(models: list[str], rows: list[Row], bar: float, repeats: int = 9) -> l
         for model, row in found.items():
             drawn = pipelines[model].generate(
                 prompts.captions, range(64),
-                steps=row["steps"], guidance=row["guidance"], decoding=tm.Decoding(tm.Euler(row["head_steps"])),
+                steps=row["steps"], guidance=row["guidance"], params=tm.SamplingParams(tm.Euler(row["head_steps"])),
             )  # fmt: skip
             seconds[model].append(drawn.seconds)
     return [

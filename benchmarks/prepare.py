@@ -1,9 +1,9 @@
-"""Prepare 10,000 pictures, killed at random and started again: the same bytes, and memory that does not grow.
+"""Prepare 10,000 images, killed at random and started again: the same bytes, and memory that does not grow.
 
-    python benchmarks/prepare.py [--pictures 10000] [--kills 5] [--out docs/results/prepare.json]
+    python benchmarks/prepare.py [--images 10000] [--kills 5] [--out docs/results/prepare.json]
 
-The pictures are of `shapes`; the encoders are diffusers' tiny autoencoder and a small T5, built here with random
-weights, or those you name. Once undisturbed, once killed (SIGKILL) at random moments; and a tenth of the pictures,
+The images are of `shapes`; the encoders are diffusers' tiny autoencoder and a small T5, built here with random
+weights, or those you name. Once undisturbed, once killed (SIGKILL) at random moments; and a tenth of the images,
 whose peak memory is what that of all of them is held against.
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
-from tmatch.data import ShapePictures
-from tmatch.data.pictures import to_image
-from tmatch.prepare.shards import ShardSet
+from tmatch.data import ShapeImages
+from tmatch.data.images import to_image
+from tmatch.data.shards import ShardSet
 
 
 def build_encoders(folder: Path) -> tuple[str, str]:
@@ -45,9 +45,9 @@ def build_encoders(folder: Path) -> tuple[str, str]:
 
 
 def draw(folder: Path, count: int) -> None:
-    """Captioned pictures, as files."""
+    """Captioned images, as files."""
     folder.mkdir()
-    data, lines = ShapePictures(1, count), []
+    data, lines = ShapeImages(1, count), []
     for k, caption in enumerate(data.captions):
         to_image(data.load([k])[0]).save(folder / f"{k:06}.png")
         lines.append(json.dumps({"file_name": f"{k:06}.png", "text": caption}) + "\n")
@@ -88,7 +88,7 @@ def digest(folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--autoencoder", help="instead of the one built here")
     parser.add_argument("--text", help="instead of the one built here")
@@ -99,8 +99,8 @@ def main() -> None:
         folder = Path(name)
         built = build_encoders(folder)
         encoders = args.autoencoder or built[0], args.text or built[1]
-        draw(folder / "few", args.pictures // 10)
-        draw(folder / "all", args.pictures)
+        draw(folder / "few", args.images // 10)
+        draw(folder / "all", args.images)
         _, _, few = run(command(folder / "few", folder / "few-shards", encoders))
         _, alone, peak = run(command(folder / "all", folder / "alone", encoders))
         killed, ended = 0, False
@@ -113,7 +113,7 @@ def main() -> None:
         made = ShardSet(folder / "alone").manifest.shards
         shards = [(folder / "alone" / shard.file).stat().st_size for shard in made]
         result = {
-            "pictures": args.pictures,
+            "images": args.images,
             "killed": killed,
             "same_bytes": digest(folder / "alone") == digest(folder / "killed"),
             "seconds": round(alone, 1),

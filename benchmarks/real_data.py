@@ -1,11 +1,11 @@
-"""Emoji and photographs, from files to pictures of prompts: prepare, train FM and DTM, generate.
+"""Emoji and photographs, from files to images of prompts: prepare, train FM and DTM, generate.
 
     python benchmarks/real_data.py --emoji fluent_emoji_3d_64.zip [--photos flickr8k_64.zip]
         --autoencoder taesdxl --text all-MiniLM-L6-v2 [--steps 1600 1250] [--withheld 200] [--runs runs/real]
 
 Every part is a command of `tmatch`, printed before it runs; runs that were begun go on. FM and DTM train at the same
 time on a core each, for numbers of steps that take about the same seconds. There is one emoji a name, so whether a
-prompt was followed can be told without a judge: the picture drawn of a name is nearest, among all emoji as the
+prompt was followed can be told without a judge: the image drawn of a name is nearest, among all emoji as the
 autoencoder renders them, to its own. Emoji that are `--withheld` from training tell what of that is recall.
 """
 
@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from tmatch.data.pictures import grid, save_picture
-from tmatch.prepare.shards import ShardSet
+from tmatch.data.images import grid, save_image
+from tmatch.data.shards import ShardSet
 from tmatch.recipes import load_model
 
 EMOJI = ["red apple", "pizza", "blue heart", "sun", "dog face", "alarm clock", "soccer ball", "cactus"]
@@ -53,22 +53,22 @@ def tmatch(*words: str | Path) -> None:
     )  # fmt: skip
 
 
-def unpacked(pictures: zipfile.ZipFile, rows: list[tuple[str, list[str]]], folder: Path) -> Path:
+def unpacked(images: zipfile.ZipFile, rows: list[tuple[str, list[str]]], folder: Path) -> Path:
     """A folder with captions: (name in the archive, captions) a row."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for name, captions in rows:
         file = Path(name).name
-        (folder / file).write_bytes(pictures.read(name))
+        (folder / file).write_bytes(images.read(name))
         lines.append(json.dumps({"file_name": file, "text": captions}))
     (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
 
 def emoji(archive: Path, folder: Path, withheld: int) -> dict[str, Path]:
-    """One picture a concept, with its name, and with its name and keywords; some from all over the list set apart."""
-    with zipfile.ZipFile(archive) as pictures:
-        rows = [json.loads(line) for line in pictures.read("meta.jsonl").decode().splitlines()]
+    """One image a concept, with its name, and with its name and keywords; some from all over the list set apart."""
+    with zipfile.ZipFile(archive) as images:
+        rows = [json.loads(line) for line in images.read("meta.jsonl").decode().splitlines()]
         kept = [row for row in rows if row["tone"] in ("", "Default")]
         named = [
             (row["file"], [row["name"].lower(), ", ".join([row["name"].lower(), *row["keywords"][:3]])]) for row in kept
@@ -78,15 +78,15 @@ def emoji(archive: Path, folder: Path, withheld: int) -> dict[str, Path]:
             "emoji": [row for k, row in enumerate(named) if k not in apart],
             "emoji-withheld": [row for k, row in enumerate(named) if k in apart],
         }
-        return {name: unpacked(pictures, part, folder / name) for name, part in parts.items() if part}
+        return {name: unpacked(images, part, folder / name) for name, part in parts.items() if part}
 
 
 def photos(archive: Path, folder: Path, split: str) -> Path:
     """Photographs of one split with their five captions."""
-    with zipfile.ZipFile(archive) as pictures:
-        rows = [json.loads(line) for line in pictures.read("captions.jsonl").decode().splitlines()]
+    with zipfile.ZipFile(archive) as images:
+        rows = [json.loads(line) for line in images.read("captions.jsonl").decode().splitlines()]
         return unpacked(
-            pictures, [(f"img/{row['file']}", row["captions"]) for row in rows if row["split"] == split], folder
+            images, [(f"img/{row['file']}", row["captions"]) for row in rows if row["split"] == split], folder
         )
 
 
@@ -109,7 +109,7 @@ def emoji_of(shards: ShardSet, source: Path) -> tuple[list[str], Tensor]:
 
 
 def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float) -> dict[str, dict[str, float]]:
-    """Of each source, the share of names whose picture is nearest to the emoji of that name, of all; its median place.
+    """Of each source, the share of names whose image is nearest to the emoji of that name, of all; its median place.
 
     Places count from 1: where nothing was followed, the median is half the number of emoji.
     """
@@ -135,11 +135,11 @@ def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float)
 
 
 def _small(images: Tensor) -> Tensor:
-    """Pictures as vectors, a quarter as wide: what is in them rather than how sharp it is."""
+    """Images as vectors, a quarter as wide: what is in them rather than how sharp it is."""
     return avg_pool2d(images, 4).flatten(1)
 
 
-def pictures(model: Path, prompts: list[str], guidance: float) -> Tensor:
+def images(model: Path, prompts: list[str], guidance: float) -> Tensor:
     """What a model draws of prompts."""
     pipeline, recipe = load_model(str(model))
     own = recipe.sampling.model_copy(update={"guidance": guidance})
@@ -147,7 +147,7 @@ def pictures(model: Path, prompts: list[str], guidance: float) -> Tensor:
 
 
 def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int]:
-    """A folder of pictures as shards."""
+    """A folder of images as shards."""
     out, started = args.runs / f"{name}-shards", time.perf_counter()
     tmatch(
         "prepare", source, "--autoencoder", args.autoencoder, "--text", args.text, "--size", str(args.size),
@@ -172,7 +172,7 @@ def trained_all(
 
 
 def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Models of emoji, how they follow names, and a picture of theirs: of names they know, or of those withheld."""
+    """Models of emoji, how they follow names, and an image of theirs: of names they know, or of those withheld."""
     rows, drawn, prompts = trained_all(args.runs, "emoji", args.models, args.steps), [], EMOJI
     if apart := sources.get("emoji-withheld"):
         names, latents = emoji_of(ShardSet(args.runs / "emoji-withheld-shards"), apart)
@@ -185,24 +185,24 @@ def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, di
         if apart:
             row["withheld"] = {str(w): each["emoji-withheld"] for w, each in measured.items()}
             row["shown"] = prompts
-        drawn.append(pictures(model, prompts, max(measured, key=lambda w: measured[w]["emoji"]["share"])))
+        drawn.append(images(model, prompts, max(measured, key=lambda w: measured[w]["emoji"]["share"])))
     if apart:
         drawn.append(load_model(str(model))[0].codec.autoencoder.decode(latents[chosen]))
-    file = args.pictures / ("emoji_withheld.png" if apart else "emoji.png")
-    save_picture(grid(torch.cat(drawn), columns=len(prompts)), file, scale=2)
+    file = args.images / ("emoji_withheld.png" if apart else "emoji.png")
+    save_image(grid(torch.cat(drawn), columns=len(prompts)), file, scale=2)
     return rows
 
 
 def of_photos(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Models of photographs, their loss on others, and a picture of theirs."""
+    """Models of photographs, their loss on others, and an image of theirs."""
     held_out = args.runs / "photos-held-out-shards"
     rows, drawn = trained_all(args.runs, "photos", args.models, args.photo_steps, "--validation", held_out), []
     for key, row in rows.items():
         model = args.runs / f"photos-{key}"
         if (file := model / "validation.jsonl").exists():  # a run shorter than the recipe's interval has none
             row["validation_loss"] = round(json.loads(file.read_text().splitlines()[-1])["ema"]["mean"], 4)
-        drawn.append(pictures(model, PHOTOS, 3.0))
-    save_picture(grid(torch.cat(drawn), columns=len(PHOTOS)), args.pictures / "photos.png", scale=2)
+        drawn.append(images(model, PHOTOS, 3.0))
+    save_image(grid(torch.cat(drawn), columns=len(PHOTOS)), args.images / "photos.png", scale=2)
     return rows
 
 
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--guidance", type=float, nargs="+", default=(1.5, 3.0, 5.0))
     parser.add_argument("--runs", type=Path, default=Path("runs/real"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/real_data.json"))
-    parser.add_argument("--pictures", type=Path, default=Path("docs/images"))
+    parser.add_argument("--images", type=Path, default=Path("docs/images"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     of_each = {"emoji": emoji(args.emoji, args.runs, args.withheld)}

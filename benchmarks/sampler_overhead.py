@@ -30,18 +30,18 @@ def bare_transition(model: tm.TransitionMatching, x: torch.Tensor, head_steps: i
 
 def interleaved(model: tm.TransitionMatching, shape: tuple[int, ...], batch: int, transitions: int, head_steps: int):  # noqa: ANN201
     """Seconds of the sampler and of its bare calls: after each transition of the one comes one of the other."""
-    x = tm.Noise(range(batch)).normal(*shape)
+    x = tm.RandomStreams(range(batch)).normal(*shape)
     bare, began = 0.0, time.perf_counter()
 
-    def observe(moment: tm.Snapshot) -> None:
+    def observe(fixed_time: tm.Snapshot) -> None:
         nonlocal bare
-        if moment.kind == "transition":
+        if fixed_time.kind == "transition":
             started = time.perf_counter()
             bare_transition(model, x, head_steps)
             bare += time.perf_counter() - started
 
-    decoding = tm.Decoding(tm.Euler(head_steps), observe=observe)
-    tm.generate(model, shape, range(batch), steps=transitions, decoding=decoding, batch_size=batch)
+    params = tm.SamplingParams(tm.Euler(head_steps), observe=observe)
+    tm.generate(model, shape, range(batch), steps=transitions, params=params, batch_size=batch)
     return time.perf_counter() - began - bare, bare
 
 

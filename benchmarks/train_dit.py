@@ -38,8 +38,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import tmatch as tm
-from tmatch.patch import Patchify
-from tmatch.train.processes import Processes, joined
+from tmatch.codec.patch import Patchify
+from tmatch.train.processes import SingleProcess, init_distributed
 
 SIDE, PRODUCTS = 1024, 30
 """Of the matrices; how many products in a row are timed, some half a second."""
@@ -48,7 +48,7 @@ LATENT, CHANNELS, TEXT = 32, 4, 768
 TOKENS = (LATENT // 2) ** 2
 SIZES = ("384x6x120", "384x6x300", "768x3x120", "1024x2x120")
 Action = Callable[[], object]
-ALONE = Processes()
+ALONE = SingleProcess()
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ class PixArt(nn.Module):
 
 
 def trained(
-    network: nn.Module, size: Size, compiled: bool = False, trim: bool = False, processes: Processes = ALONE
+    network: nn.Module, size: Size, compiled: bool = False, trim: bool = False, processes: SingleProcess = ALONE
 ) -> Action:
     """A step of a network's training, on one batch made here."""
-    noise, mask = tm.Noise(range(size.batch)), size.mask()
-    x, target = (noise.normal(CHANNELS, LATENT, LATENT) for _ in range(2))
-    text, t = noise.normal(size.text, TEXT), noise.uniform()
+    rng, mask = tm.RandomStreams(range(size.batch)), size.mask()
+    x, target = (rng.normal(CHANNELS, LATENT, LATENT) for _ in range(2))
+    text, t = rng.normal(size.text, TEXT), rng.uniform()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     fast = cast("nn.Module", torch.compile(network, dynamic=False)) if compiled else network
     call = processes.prepare(fast, [], "__call__")
@@ -162,18 +162,18 @@ def floor(size: Size) -> Action:
     return run
 
 
-def seconds(action: Action, processes: Processes) -> float:
+def seconds(action: Action, processes: SingleProcess) -> float:
     """Until all processes have done it."""
-    processes.wait()
+    processes.barrier()
     started = time.perf_counter()
     action()
-    processes.wait()
+    processes.barrier()
     return time.perf_counter() - started
 
 
-def multiplications(processes: Processes) -> dict[str, Action]:
+def multiplications(processes: SingleProcess) -> dict[str, Action]:
     """Large products, as many as there are processes times PRODUCTS: by all at once; by one alone on all threads."""
-    a, b, c = tm.Noise(range(3)).normal(SIDE, SIDE)
+    a, b, c = tm.RandomStreams(range(3)).normal(SIDE, SIDE)
     threads = torch.get_num_threads()
 
     def multiply(times: int = PRODUCTS) -> None:
@@ -189,7 +189,7 @@ def multiplications(processes: Processes) -> dict[str, Action]:
     return {"at once": multiply} if processes.world == 1 else {"at once": multiply, "alone": alone}
 
 
-def measure(size: Size, repeats: int, compiled: bool, processes: Processes) -> dict[str, float]:
+def measure(size: Size, repeats: int, compiled: bool, processes: SingleProcess) -> dict[str, float]:
     torch.manual_seed(0)
     torch._dynamo.reset()  # what was compiled before for another size would make shapes dynamic
     networks = {"ours": Ours(size), "pixart": PixArt(size)}
@@ -229,7 +229,7 @@ def measure(size: Size, repeats: int, compiled: bool, processes: Processes) -> d
     }
 
 
-def compare(size: Size, repeats: int, eager: bool = False, processes: Processes = ALONE) -> dict[str, Any]:
+def compare(size: Size, repeats: int, eager: bool = False, processes: SingleProcess = ALONE) -> dict[str, Any]:
     """Eager and, unless that is to be left out, compiled."""
     ways = ["eager"] if eager else ["eager", "compiled"]
     results = {way: measure(size, repeats, way == "compiled", processes) for way in ways}
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    processes = joined("replicate", torch.device("cpu"), None)
+    processes = init_distributed("replicate", torch.device("cpu"), None)
     sizes = [compare(size, args.repeats, args.eager, processes) for size in args.sizes]
     if processes.rank == 0:
         how = {"repeats": args.repeats, "processes": processes.world, "threads": args.threads}
@@ -253,7 +253,7 @@ def main() -> None:
         print(text)
         if args.out is not None:
             args.out.write_text(text + "\n")
-    processes.rest()
+    processes.drain()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from flops import flops
 from torch import nn
 
 import tmatch as tm
-from tmatch.data import InMemory, ShapePictures
+from tmatch.data import InMemory, ShapeImages
 from tmatch.data.shapes import VOCABULARY
 from tmatch.recipes import RECIPES, GeneratorRecipe
 from tmatch.train import Captioned, GeneratorTask, Trainer
@@ -31,9 +31,9 @@ SIDE = 1024  # of the matrices
 
 def task_of(recipe: GeneratorRecipe) -> GeneratorTask:
     """The recipe's networks on noise in the place of latents, or of codes, which take no time to make."""
-    captions, noise = ShapePictures(1, 4000).captions, tm.Noise(range(4000))
+    captions, rng = ShapeImages(1, 4000).captions, tm.RandomStreams(range(4000))
     codec = recipe.codec()
-    x = noise.normal(4, 4, 16) if codec.codes is None else (noise.uniform(4, 4, 1) * codec.codes).floor()
+    x = rng.normal(4, 4, 16) if codec.codes is None else (rng.uniform(4, 4, 1) * codec.codes).floor()
     pipeline = recipe.build(codec, (4, 4, x.shape[-1]), VOCABULARY)
     return GeneratorTask(pipeline.model, pipeline.encoder, Captioned(InMemory(x), captions), drop=recipe.drop)
 
@@ -45,7 +45,7 @@ def bare_step(trainer: Trainer) -> Callable[[], None]:
     ids, mask = task.encoder.tokenise(captions)
 
     def step() -> None:
-        task.model.loss(x, tm.Noise.derive(0, 0, size), task.encoder.encode(ids, mask)).mean().backward()
+        task.model.loss(x, tm.RandomStreams.derive(0, 0, size), task.encoder.encode(ids, mask)).mean().backward()
         nn.utils.clip_grad_norm_(task.parameters(), trainer.config.clip)
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
@@ -63,7 +63,7 @@ def measure(recipe: GeneratorRecipe, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(task_of(recipe), recipe.train, Path(folder))
         bare = bare_step(trainer)
-        a, b = tm.Noise(range(2)).normal(SIDE, SIDE)
+        a, b = tm.RandomStreams(range(2)).normal(SIDE, SIDE)
         operations = flops(bare)
         steps = iter(range(1, 10_000))
 

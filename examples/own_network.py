@@ -33,9 +33,9 @@ class ConvNet(nn.Module):
         return h.movedim(1, -1)
 
 
-def blobs(noise: tm.Noise, size: int = 8) -> Tensor:
+def blobs(rng: tm.RandomStreams, size: int = 8) -> Tensor:
     """One round spot in a dark image, (batch, 1, size, size)."""
-    centre = 1.5 + (size - 4) * noise.uniform(2, 1, 1)
+    centre = 1.5 + (size - 4) * rng.uniform(2, 1, 1)
     rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     distance = (rows - centre[:, 0]) ** 2 + (columns - centre[:, 1]) ** 2
     return 2 * torch.exp(-distance / 3).unsqueeze(1) - 1
@@ -53,8 +53,8 @@ def main() -> None:
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for step in range(args.iterations):
-        x_T = patchify.encode(blobs(tm.Noise.derive(1, step, 64)))
-        loss = model.loss(x_T, tm.Noise.derive(2, step, 64)).mean()
+        x_T = patchify.encode(blobs(tm.RandomStreams.derive(1, step, 64)))
+        loss = model.loss(x_T, tm.RandomStreams.derive(2, step, 64)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

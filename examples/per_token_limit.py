@@ -27,8 +27,8 @@ def train(head_patch: tuple[int, ...] | None, iterations: int, batch: int = 256)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
     for step in range(iterations):
-        x_T = TOYS["corners"](tm.Noise.derive(1, step, batch))[..., None]
-        loss = model.loss(x_T, tm.Noise.derive(2, step, batch)).mean()
+        x_T = TOYS["corners"](tm.RandomStreams.derive(1, step, batch))[..., None]
+        loss = model.loss(x_T, tm.RandomStreams.derive(2, step, batch)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -38,8 +38,8 @@ def train(head_patch: tuple[int, ...] | None, iterations: int, batch: int = 256)
 
 def points(model: tm.TransitionMatching, steps: int, samples: int) -> torch.Tensor:
     """Samples, (n, 2)."""
-    decoding = tm.Decoding(solver=tm.Midpoint(8))
-    return tm.generate(model, (2, 1), range(samples), steps=steps, decoding=decoding, batch_size=samples).x[..., 0]
+    params = tm.SamplingParams(solver=tm.Midpoint(8))
+    return tm.generate(model, (2, 1), range(samples), steps=steps, params=params, batch_size=samples).x[..., 0]
 
 
 def correlation(x: torch.Tensor) -> float:
@@ -49,14 +49,14 @@ def correlation(x: torch.Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/per_token_limit.png"), help="where the picture goes")
+    parser.add_argument("--out", type=Path, default=Path("out/per_token_limit.png"), help="where the image goes")
     parser.add_argument("--iterations", type=int, default=1500, help="training steps of each model")
     parser.add_argument("--samples", type=int, default=3000)
     args = parser.parse_args()
     torch.set_num_threads(1)  # networks this small gain nothing from a second core
 
     axes = figure(rows=2, columns=len(STEPS) + 1)
-    target = TOYS["corners"](tm.Noise(range(args.samples)))
+    target = TOYS["corners"](tm.RandomStreams(range(args.samples)))
     for row, (words, patch) in zip(axes, (("token by token", None), ("head patch over both", (2,))), strict=True):
         model = train(patch, args.iterations)
         draw_points(row[0], target, f"target, corr. {correlation(target):.2f}")
@@ -66,7 +66,7 @@ def main() -> None:
             print(f"{words}, {steps} steps: correlation {correlation(x):.3f} (target {correlation(target):.3f})")
         row[0].set_ylabel(words, fontsize=9)
     save(args.out)
-    print(f"Picture: {args.out}")
+    print(f"Image: {args.out}")
 
 
 if __name__ == "__main__":

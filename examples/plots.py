@@ -37,7 +37,7 @@ def draw_paths(ax: plt.Axes, states: list[torch.Tensor], title: str) -> None:
 
 
 def save(path: Path) -> None:
-    """Write the picture, making its folder."""
+    """Write the image, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plt.savefig(path, dpi=110)
     plt.close("all")

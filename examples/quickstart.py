@@ -26,8 +26,8 @@ def train(name: str, density: str, iterations: int, batch: int = 256) -> tm.Tran
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
     for step in range(iterations):
-        x_T = TOYS[density](tm.Noise.derive(1, step, batch))[:, None]
-        loss = model.loss(x_T, tm.Noise.derive(2, step, batch)).mean()
+        x_T = TOYS[density](tm.RandomStreams.derive(1, step, batch))[:, None]
+        loss = model.loss(x_T, tm.RandomStreams.derive(2, step, batch)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -37,7 +37,7 @@ def train(name: str, density: str, iterations: int, batch: int = 256) -> tm.Tran
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/quickstart.png"), help="where the picture goes")
+    parser.add_argument("--out", type=Path, default=Path("out/quickstart.png"), help="where the image goes")
     parser.add_argument("--density", choices=TOYS, default="moons")
     parser.add_argument("--iterations", type=int, default=2000, help="training steps of each model")
     parser.add_argument("--samples", type=int, default=4000)
@@ -45,7 +45,7 @@ def main() -> None:
     torch.set_num_threads(1)  # networks this small gain nothing from a second core
 
     axes = figure(rows=2, columns=len(STEPS) + 2)
-    target = TOYS[args.density](tm.Noise(range(args.samples)))
+    target = TOYS[args.density](tm.RandomStreams(range(args.samples)))
     for row, name in zip(axes, ("fm", "dtm"), strict=True):
         started = time.perf_counter()
         model = train(name, args.density, args.iterations)
@@ -54,16 +54,18 @@ def main() -> None:
         for ax, steps in zip(row[1:], STEPS, strict=False):
             result = tm.generate(
                 model, (1, 2), range(args.samples), steps=steps, batch_size=args.samples, keep_path=True,
-                decoding=tm.Decoding(solver=tm.Midpoint(8)),
+                params=tm.SamplingParams(solver=tm.Midpoint(8)),
             )  # fmt: skip
             draw_points(ax, result.x[:, 0], f"{name.upper()}, {steps} step{'s' * (steps > 1)}")
             cost = result.evaluations
             print(f"  {steps:2d} steps: {cost.backbone} backbone and {cost.head} head evaluations")
         draw_paths(
-            row[-1], [moment.x_t[:24, 0] for moment in result.path], f"{name.upper()}, paths of {STEPS[-1]} steps"
+            row[-1],
+            [fixed_time.x_t[:24, 0] for fixed_time in result.path],
+            f"{name.upper()}, paths of {STEPS[-1]} steps",
         )
     save(args.out)
-    print(f"Picture: {args.out}")
+    print(f"Image: {args.out}")
 
 
 if __name__ == "__main__":

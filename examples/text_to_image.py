@@ -1,8 +1,8 @@
-"""Draw pictures of prompts with flow matching and DTM side by side, by the models that come with the package.
+"""Draw images of prompts with flow matching and DTM side by side, by the models that come with the package.
 
     python examples/text_to_image.py --out out/demo.png
 
-Says of each picture whether it is what was asked for, by an exact check, and what it took. A few seconds.
+Says of each image whether it is what was asked for, by an exact check, and what it took. A few seconds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ROWS = [("shapes-fm", 4), ("shapes-fm", 16), ("shapes-dtm-from-fm", 4), ("shapes
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/demo.png"), help="where the picture goes")
+    parser.add_argument("--out", type=Path, default=Path("out/demo.png"), help="where the image goes")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     seeds = range(args.seed, args.seed + len(PROMPTS))
@@ -57,7 +57,7 @@ def main() -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(args.out, dpi=110)
-    print(f"\nPicture: {args.out} (green: as asked, red: not)\n")
+    print(f"\nImage: {args.out} (green: as asked, red: not)\n")
     print("Next, in this environment (source .venv/bin/activate):")
     print("  tmatch generate 'a red circle and a blue square' --images 9 --out circles.png")
     print("  tmatch evaluate --prompts 200                       # how often it draws what it is told")

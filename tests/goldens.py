@@ -34,7 +34,7 @@ def variant_values(name: str) -> dict[str, Tensor]:
     """The loss of each image, the gradient norm, and samples with and without guidance."""
     torch.manual_seed(0)
     model = small_model(name)
-    loss = model.loss(data_of(name, 3), tm.Noise(range(3)), condition(3))
+    loss = model.loss(data_of(name, 3), tm.RandomStreams(range(3)), condition(3))
     loss.mean().backward()
     norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
     guidance = tm.ClassifierFreeGuidance(condition(1, seed=9), scale=2.5)
@@ -45,7 +45,7 @@ def variant_values(name: str) -> dict[str, Tensor]:
             range(2),
             condition(2),
             steps=steps_of(name),
-            decoding=tm.Decoding(guidance=guide),
+            params=tm.SamplingParams(guidance=guide),
         ).x
         for kind, guide in {"sample": tm.NoGuidance(), "guided": guidance}.items()
     }

@@ -47,8 +47,8 @@ def steps_of(name: str) -> int | None:
 
 
 def data_of(name: str, batch: int, seed: int = 500) -> Tensor:
-    noise = tm.Noise(range(seed, seed + batch))
-    return (noise.uniform(*shape_of(name)) * CODES).floor() if tm.VARIANTS[name].codes else noise.normal(*SHAPE)
+    rng = tm.RandomStreams(range(seed, seed + batch))
+    return (rng.uniform(*shape_of(name)) * CODES).floor() if tm.VARIANTS[name].codes else rng.normal(*SHAPE)
 
 
 def awake(network: nn.Module) -> nn.Module:
@@ -61,7 +61,7 @@ def awake(network: nn.Module) -> nn.Module:
 
 
 def condition(batch: int, length: int = 3, width: int = 8, seed: int = 0) -> tm.Condition:
-    return tm.Condition.dense(tm.Noise(range(seed, seed + batch)).normal(length, width))
+    return tm.Condition.dense(tm.RandomStreams(range(seed, seed + batch)).normal(length, width))
 
 
 def assert_moments(x: Tensor, mean: Tensor, covariance: Tensor, sigmas: float = 5.0) -> None:
@@ -83,13 +83,13 @@ class Oracle(tm.Kernel):
         self.backbone = nn.Identity()
         self.process, self.parametrization, self.x_T = model_process, parametrization, x_T
 
-    def loss(self, y, x_t, t, condition, noise):  # noqa: ANN001, ANN201
+    def loss(self, y, x_t, t, condition, rng):  # noqa: ANN001, ANN201
         raise AssertionError("an oracle is not trained")
 
-    def sample(self, x_t, t, t_next, condition, noise, decoding):  # noqa: ANN001, ANN201
+    def sample(self, x_t, t, t_next, condition, rng, params):  # noqa: ANN001, ANN201
         sigma, alpha = self.process.coefficients(t, x_t)
         z_t = (x_t - alpha * self.x_T) / sigma
-        x_next = self.process.advance(z_t, self.x_T, t, t_next, noise)
+        x_next = self.process.advance(z_t, self.x_T, t, t_next, rng)
         return self.parametrization.target(Transition(z_t, x_t, x_next, self.x_T, sigma, alpha))
 
 
@@ -105,7 +105,7 @@ class GaussianHead(tm.Head):
         self.channels = channels
         self.variance = variance
 
-    def prepare(self, h: Tensor, t: Tensor | None, clock: object = None) -> Tensor:
+    def prepare(self, h: Tensor, t: Tensor | None, time_cache: object = None) -> Tensor:
         return h
 
     def forward(self, y_s: Tensor, s: Tensor, context: Tensor) -> Tensor:

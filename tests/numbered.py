@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from tmatch.prepare import Crop, Manifest, Settings
-from tmatch.prepare.manifest import Chunk, Shard
-from tmatch.prepare.shards import MANIFEST, NULL, Samples, write
+from tmatch.data.crop import Crop
+from tmatch.data.manifest import Chunk, Manifest, Settings, Shard
+from tmatch.data.shards import MANIFEST, NULL, Samples, write
 
 NETWORK = {"name": "", "precision": "float32", "digest": ""}
 SETTINGS = Settings.model_validate(

@@ -1,4 +1,4 @@
-"""Captioned pictures of many kinds, and their preparation by tiny encoders."""
+"""Captioned images of many kinds, and their preparation by tiny encoders."""
 
 import io
 import json
@@ -8,8 +8,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from tmatch.prepare import Crop, Preparation, Settings, open_source
-from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
+from tmatch.codec.diffusers import PretrainedAutoencoder
+from tmatch.conditioning.transformers import PretrainedText
+from tmatch.data.crop import Crop
+from tmatch.data.manifest import Settings
+from tmatch.data.sources import open_source
+from tmatch.prepare import Preparation
 
 Encoders = tuple[PretrainedAutoencoder, PretrainedText]
 
@@ -20,7 +24,7 @@ def encoded(image: Image.Image, kind: str = "PNG", **how: object) -> bytes:
     return file.getvalue()
 
 
-def picture(seed: int, size: tuple[int, int] = (20, 20)) -> bytes:
+def image(seed: int, size: tuple[int, int] = (20, 20)) -> bytes:
     return encoded(Image.frombytes("RGB", size, random.Random(seed).randbytes(3 * size[0] * size[1])))
 
 
@@ -29,20 +33,20 @@ CAPTIONS = ["a red circle", "two blue square", ["a square", "a blue square"], "c
 
 def rows(count: int) -> list[tuple[str, bytes, object]]:
     sizes = [(20, 20), (32, 18), (18, 32)]
-    return [(f"{k:03}.png", picture(k, sizes[k % 3]), CAPTIONS[k % 5]) for k in range(count)]
+    return [(f"{k:03}.png", image(k, sizes[k % 3]), CAPTIONS[k % 5]) for k in range(count)]
 
 
-def folder_of(folder: Path, pictures: list[tuple[str, bytes, object]]) -> Path:
+def folder_of(folder: Path, images: list[tuple[str, bytes, object]]) -> Path:
     folder.mkdir(parents=True)
-    for name, content, _ in pictures:
+    for name, content, _ in images:
         (folder / name).write_bytes(content)
-    lines = [json.dumps({"file_name": name, "text": text}) for name, _, text in pictures]
+    lines = [json.dumps({"file_name": name, "text": text}) for name, _, text in images]
     (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
 
 def pairs_of(folder: Path, count: int) -> Path:
-    """Empty pictures, each with its .txt."""
+    """Empty images, each with its .txt."""
     folder.mkdir(parents=True)
     for k in range(count):
         (folder / f"{k:09}.png").write_bytes(b"")
@@ -54,7 +58,7 @@ def table(file: Path, seeds: range) -> None:
     from datasets import Dataset
 
     file.parent.mkdir(exist_ok=True)
-    Dataset.from_dict({"image": [picture(k) for k in seeds], "text": [f"a {k}" for k in seeds]}).to_parquet(file)
+    Dataset.from_dict({"image": [image(k) for k in seeds], "text": [f"a {k}" for k in seeds]}).to_parquet(file)
 
 
 def tar_of(file: Path, members: list[tuple[str, bytes | str]]) -> str:
@@ -74,15 +78,15 @@ def tar_of(file: Path, members: list[tuple[str, bytes | str]]) -> str:
 
 def preparation(source: str, out: Path, encoders: Encoders, kind: str = "buckets", chunk: int = 4) -> Preparation:
     autoencoder, text = encoders
-    pictures = open_source(source)
+    images = open_source(source)
     settings = Settings.model_validate(
         {
-            "source": source, "contents": pictures.contents, "rows": len(pictures), "dtype": "float32",
+            "source": source, "contents": images.contents, "rows": len(images), "dtype": "float32",
             "crop": Crop(kind=kind, size=16, multiple=4),
             "autoencoder": autoencoder.identity(), "text": text.identity(), "chunk": chunk, "batch": 3, "licence": "",
         }
     )  # fmt: skip
-    return Preparation(pictures, out, settings, autoencoder, text)
+    return Preparation(images, out, settings, autoencoder, text)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

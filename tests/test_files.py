@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from tmatch import files
-from tmatch.data.pictures import save_picture
+from tmatch.data.images import save_image
 
 
 def test_weights_may_be_read_by_those_who_may_read_other_files(tmp_path: Path) -> None:
@@ -19,9 +19,9 @@ def test_weights_may_be_read_by_those_who_may_read_other_files(tmp_path: Path) -
 
 
 def test_what_fails_leaves_the_file_before_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = tmp_path / "picture.png"
-    save_picture(torch.ones(3, 2, 2), picture)
-    before = picture.read_bytes()
+    image = tmp_path / "image.png"
+    save_image(torch.ones(3, 2, 2), image)
+    before = image.read_bytes()
 
     def full(draft: Path, *_: object, **__: object) -> None:
         draft.write_bytes(b"half")
@@ -30,11 +30,11 @@ def test_what_fails_leaves_the_file_before_and_no_draft(tmp_path: Path, monkeypa
     monkeypatch.setattr(Image.Image, "save", lambda _, *to, **how: full(*to, **how))
     monkeypatch.setattr(files, "save_file", lambda _, draft: full(draft))
     with pytest.raises(OSError, match="No space left"):
-        save_picture(torch.zeros(3, 2, 2), picture)
-    with pytest.raises(OSError, match=r"picture\.png could not be written .*; make room, and the same command goes on"):
-        files.write_tensors(picture, {})
-    assert picture.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [picture]
+        save_image(torch.zeros(3, 2, 2), image)
+    with pytest.raises(OSError, match=r"image\.png could not be written .*; make room, and the same command goes on"):
+        files.write_tensors(image, {})
+    assert image.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [image]
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
@@ -45,7 +45,7 @@ def test_a_folder_is_written_whole_or_not_at_all(there: bool, tmp_path: Path, mo
         monkeypatch.chdir(folder)
 
     def write(fail: bool) -> None:
-        with files.drafted_folder(folder) as draft:
+        with files.atomic_folder(folder) as draft:
             (draft / "part").mkdir()
             (draft / "part" / "file").write_text("whole")
             if fail:
@@ -67,13 +67,13 @@ def test_a_folder_is_written_whole_or_not_at_all(there: bool, tmp_path: Path, mo
 
 def test_a_folder_is_free_at_the_end_even_while_forks_live(tmp_path: Path) -> None:
     """As the workers of a data loader do, which were forked while it was held."""
-    with files.held(tmp_path):
+    with files.locked(tmp_path):
         child = get_context("fork").Process(target=time.sleep, args=(60,))
         child.start()
-        with pytest.raises(ValueError, match="being trained by another process"), files.held(tmp_path):
+        with pytest.raises(ValueError, match="being trained by another process"), files.locked(tmp_path):
             pass
     try:
-        with files.held(tmp_path):
+        with files.locked(tmp_path):
             pass
     finally:
         child.kill()

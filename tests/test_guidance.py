@@ -4,7 +4,7 @@ import pytest
 import torch
 from laws import SHAPE, SMALL_HEAD, condition, shape_of, small_model, steps_of
 
-from tmatch import ClassifierFreeGuidance, Condition, Decoding, Guidance, NoGuidance, Noise, generate
+from tmatch import ClassifierFreeGuidance, Condition, Guidance, NoGuidance, RandomStreams, SamplingParams, generate
 from tmatch.guidance import GUIDANCE_SCHEDULES, Branches, falling, rising
 from tmatch.variants import VARIANTS
 
@@ -14,7 +14,9 @@ GIVEN = condition(4)
 
 def sample(name: str, given: Condition, guidance: Guidance = NoGuidance()) -> torch.Tensor:  # noqa: B008
     model = small_model(name, head=SMALL_HEAD)
-    return model.sample(shape_of(name), Noise(range(4)), given, steps_of(name), Decoding(guidance=guidance))
+    return model.sample(
+        shape_of(name), RandomStreams(range(4)), given, steps_of(name), SamplingParams(guidance=guidance)
+    )
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -38,8 +40,8 @@ def test_guidance_is_continuous_at_one(name: str) -> None:
     torch.manual_seed(0)
     plain = sample(name, GIVEN)
     torch.manual_seed(0)
-    near = sample(name, GIVEN, ClassifierFreeGuidance(NULL, 1.0 + 1e-6))
-    torch.testing.assert_close(near, plain, atol=1e-3, rtol=1e-4)
+    nearest = sample(name, GIVEN, ClassifierFreeGuidance(NULL, 1.0 + 1e-6))
+    torch.testing.assert_close(nearest, plain, atol=1e-3, rtol=1e-4)
 
 
 def test_the_formula_acts_on_the_velocity_at_one_and_the_same_point() -> None:
@@ -81,17 +83,17 @@ def test_guidance_follows_the_time(name: str) -> None:
 
     sample(name, GIVEN, Listening())
     model = small_model(name)
-    assert asked == [float(t) for t, u in model.itinerary.moves(model.grid(10)) if u > t]
+    assert asked == [float(t) for t, u in model.sampler.steps(model.grid(10)) if u > t]
 
 
 def test_a_negative_prompt_for_each_image_survives_batching() -> None:
     model, negative = small_model("dtm"), condition(4, seed=70)
-    decoding = Decoding(guidance=ClassifierFreeGuidance(negative, 2.0))
-    runs = [generate(model, SHAPE, range(4), GIVEN, steps=2, decoding=decoding, batch_size=n).x for n in (4, 3)]
+    params = SamplingParams(guidance=ClassifierFreeGuidance(negative, 2.0))
+    runs = [generate(model, SHAPE, range(4), GIVEN, steps=2, params=params, batch_size=n).x for n in (4, 3)]
     torch.testing.assert_close(*runs, atol=1e-5, rtol=0)
     for size in (2, 3, 6):
         with pytest.raises(ValueError, match="4 conditions for 6 images"):
-            generate(model, SHAPE, range(6), condition(6), steps=2, decoding=decoding, batch_size=size)
+            generate(model, SHAPE, range(6), condition(6), steps=2, params=params, batch_size=size)
 
 
 def test_schedules_are_named_for_what_they_do() -> None:

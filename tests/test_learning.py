@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tmatch import Noise
+from tmatch import RandomStreams
 from tmatch.data import TOYS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -24,7 +24,7 @@ def example(monkeypatch: pytest.MonkeyPatch):  # noqa: ANN201
 
 
 def test_dtm_loses_and_regains_the_dependence_between_tokens(example) -> None:  # noqa: ANN001
-    target = TOYS["corners"](Noise(range(3000)))
+    target = TOYS["corners"](RandomStreams(range(3000)))
     by_token, by_patch = (example.train(patch, iterations=500) for patch in (None, (2,)))
 
     one_step = example.points(by_token, 1, 3000)
@@ -44,6 +44,6 @@ def test_it_is_the_joint_that_is_lost(example) -> None:  # noqa: ANN001
     def wrong_corner(x: torch.Tensor) -> float:
         return (x.prod(1) < 0).float().mean().item()
 
-    assert wrong_corner(TOYS["corners"](Noise(range(3000)))) < 0.01
+    assert wrong_corner(TOYS["corners"](RandomStreams(range(3000)))) < 0.01
     assert wrong_corner(example.points(model, 1, 3000)) == pytest.approx(0.5, abs=0.08)
     assert wrong_corner(example.points(model, 16, 3000)) < 0.06

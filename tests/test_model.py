@@ -23,7 +23,7 @@ import tmatch as tm
 from tmatch.variants import VARIANTS
 
 ALL = pytest.mark.parametrize("name", VARIANTS)
-PATCHED = tm.HeadConfig(width=24, depth=2, patch=(1, 3), draws=2, density=tm.LogitNormal())
+PATCHED = tm.HeadConfig(width=24, depth=2, patch=(1, 3), samples_per_token=2, density=tm.LogitNormal())
 WITH_HEADS = pytest.mark.parametrize(
     ("name", "head"),
     [(name, SMALL_HEAD) for name in VARIANTS]
@@ -33,13 +33,13 @@ WITH_HEADS = pytest.mark.parametrize(
 
 
 def data(batch: int) -> torch.Tensor:
-    return tm.Noise(range(500, 500 + batch)).normal(*SHAPE)
+    return tm.RandomStreams(range(500, 500 + batch)).normal(*SHAPE)
 
 
 @WITH_HEADS
 def test_every_parameter_gets_a_gradient(name: str, head: tm.HeadConfig) -> None:
     model = small_model(name, head=head)
-    model.loss(data_of(name, 8), tm.Noise(range(8)), condition(8)).mean().backward()
+    model.loss(data_of(name, 8), tm.RandomStreams(range(8)), condition(8)).mean().backward()
     for parameter, value in model.named_parameters():
         assert value.grad is not None, parameter
         assert value.grad.isfinite().all(), parameter
@@ -49,20 +49,20 @@ def test_every_parameter_gets_a_gradient(name: str, head: tm.HeadConfig) -> None
 @WITH_HEADS
 def test_the_loss_of_an_image_does_not_depend_on_its_batch(name: str, head: tm.HeadConfig) -> None:
     model, x, given = small_model(name, head=head), data_of(name, 5), condition(5)
-    together = model.loss(x, tm.Noise(range(5)), given)
+    together = model.loss(x, tm.RandomStreams(range(5)), given)
     assert together.shape == (5,)
     for k in range(5):
-        alone = model.loss(x[k : k + 1], tm.Noise([k]), given[k : k + 1])
+        alone = model.loss(x[k : k + 1], tm.RandomStreams([k]), given[k : k + 1])
         torch.testing.assert_close(alone[0], together[k], atol=1e-5, rtol=1e-5)
 
 
 @WITH_HEADS
 def test_a_batch_is_its_images_one_by_one(name: str, head: tm.HeadConfig) -> None:
     model, given = small_model(name, head=head), condition(16)
-    decoding = tm.Decoding(solver=tm.Heun(3), guidance=tm.ClassifierFreeGuidance(condition(1, 2, seed=50), 2.0))
+    params = tm.SamplingParams(solver=tm.Heun(3), guidance=tm.ClassifierFreeGuidance(condition(1, 2, seed=50), 2.0))
     seeds = list(range(100, 116))
     runs = [
-        tm.generate(model, shape_of(name), seeds, given, steps=steps_of(name), decoding=decoding, batch_size=size).x
+        tm.generate(model, shape_of(name), seeds, given, steps=steps_of(name), params=params, batch_size=size).x
         for size in (16, 1)
     ]
     scale = runs[0].abs().max().clamp(min=1)  # untrained, epsilon-prediction ends at 1 / alpha_0 = 150
@@ -89,9 +89,9 @@ def test_states_and_times_are_never_coarse(name: str, dtype: torch.dtype) -> Non
     model.kernel.backbone.register_forward_hook(lambda _, inputs, h: seen.append((inputs[0].dtype, h.dtype)))
     given, wide = condition(2), torch.promote_types(dtype, torch.float32)
     guidance = tm.ClassifierFreeGuidance(given[:1], 2.0)
-    loss = model.loss(data_of(name, 2).to(wide), tm.Noise([0, 1], dtype=wide), given)
-    decoding = tm.Decoding(guidance=guidance)
-    x = tm.generate(model, shape_of(name), [0, 1], given, steps=steps_of(name), decoding=decoding).x
+    loss = model.loss(data_of(name, 2).to(wide), tm.RandomStreams([0, 1], dtype=wide), given)
+    params = tm.SamplingParams(guidance=guidance)
+    x = tm.generate(model, shape_of(name), [0, 1], given, steps=steps_of(name), params=params).x
     assert loss.dtype == x.dtype == wide
     assert {h for _, h in seen} == {dtype}
     if not VARIANTS[name].embeds:  # others read vectors of their own, in the precision of the network
@@ -111,8 +111,8 @@ def test_a_bfloat16_network_takes_many_steps_as_well_as_a_float32_one(name: str)
 def test_sampling_leaves_no_graph_and_no_random_state(name: str) -> None:
     model = small_model(name)
     state = torch.get_rng_state()
-    x = model.sample(shape_of(name), tm.Noise([0]), condition(1), steps=steps_of(name))
-    model.loss(data_of(name, 1), tm.Noise([0]), condition(1))
+    x = model.sample(shape_of(name), tm.RandomStreams([0]), condition(1), steps=steps_of(name))
+    model.loss(data_of(name, 1), tm.RandomStreams([0]), condition(1))
     assert not x.requires_grad
     assert torch.equal(torch.get_rng_state(), state), (
         "the library draws from its own Noise, never from a global generator"
@@ -123,8 +123,8 @@ def test_sampling_leaves_no_graph_and_no_random_state(name: str) -> None:
 def test_the_network_sees_times_between_zero_and_one(name: str) -> None:
     model, seen = small_model(name), []
     model.kernel.backbone.time.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
-    model.loss(data_of(name, 64), tm.Noise(range(64)), condition(64))
-    model.sample(shape_of(name), tm.Noise(range(3)), condition(3), steps=steps_of(name))
+    model.loss(data_of(name, 64), tm.RandomStreams(range(64)), condition(64))
+    model.sample(shape_of(name), tm.RandomStreams(range(3)), condition(3), steps=steps_of(name))
     times = torch.cat(seen)
     assert times.min() >= 0
     assert times.max() < 1
@@ -136,13 +136,15 @@ def test_networks_see_the_time_of_each_transition(name: str) -> None:
     """Backbone and head, while sampling: exactly the times of the grid, each once a call."""
     model = small_model(name)
     clocks = [getattr(model.kernel.backbone, "time", None), getattr(model.kernel.head, "t_in", None)]
-    assert any(clock is not None for clock in clocks)
-    for clock in filter(None, clocks):
+    assert any(time_cache is not None for time_cache in clocks)
+    for time_cache in filter(None, clocks):
         seen: list[float] = []
-        hook = clock.register_forward_hook(lambda _, inputs, __, seen=seen: seen.append(inputs[0].flatten().unique()))
-        model.sample(shape_of(name), tm.Noise(range(3)), condition(3), steps=steps_of(name))
+        hook = time_cache.register_forward_hook(
+            lambda _, inputs, __, seen=seen: seen.append(inputs[0].flatten().unique())
+        )
+        model.sample(shape_of(name), tm.RandomStreams(range(3)), condition(3), steps=steps_of(name))
         hook.remove()
-        visited = [float(t) for t, t_next in model.itinerary.moves(model.grid(steps_of(name))) if t_next > t]
+        visited = [float(t) for t, t_next in model.sampler.steps(model.grid(steps_of(name))) if t_next > t]
         assert all(len(t) == 1 for t in seen)
         torch.testing.assert_close(torch.cat(seen).unique_consecutive(), torch.tensor(visited).unique_consecutive())
 
@@ -151,7 +153,7 @@ def test_networks_see_the_time_of_each_transition(name: str) -> None:
 def test_any_row_is_built_on_any_device(name: str) -> None:
     with torch.device("meta"):
         model = fresh_model(name)
-        tm.Decoding(tm.RK4(4))
+        tm.SamplingParams(tm.RK4(4))
     assert all(p.is_meta for p in model.parameters())
     assert model.grid().device.type == "cpu"
 
@@ -159,7 +161,7 @@ def test_any_row_is_built_on_any_device(name: str) -> None:
 def test_the_head_is_built_as_configured() -> None:
     kernel = small_model("dtm", head=PATCHED).kernel
     assert isinstance(kernel, tm.ParallelFlow)
-    assert (kernel.flow.draws, kernel.flow.density) == (2, tm.LogitNormal())
+    assert (kernel.flow.samples_per_token, kernel.flow.density) == (2, tm.LogitNormal())
     assert (kernel.flow.head.channels, kernel.head_patch) == (12, (1, 3))
 
 
@@ -169,9 +171,9 @@ def test_whole_numbers_and_coarse_states_are_taken_in_float32() -> None:
     for dtype in (torch.int64, torch.bfloat16):
         cast = whole.to(dtype)
         torch.testing.assert_close(
-            model.loss(cast, tm.Noise([0, 1]), given), model.loss(cast.float(), tm.Noise([0, 1]), given)
+            model.loss(cast, tm.RandomStreams([0, 1]), given), model.loss(cast.float(), tm.RandomStreams([0, 1]), given)
         )
-        runs = [model.sample(SHAPE, tm.Noise([0, 1]), given, [0.5, 1], start=x) for x in (cast, cast.float())]
+        runs = [model.sample(SHAPE, tm.RandomStreams([0, 1]), given, [0.5, 1], start=x) for x in (cast, cast.float())]
         assert torch.equal(*runs)
 
 
@@ -197,29 +199,29 @@ def test_dropout_does_not_reach_samples() -> None:
 def test_discrete_training_includes_time_zero() -> None:
     model, seen = small_model("dtm-32"), []
     model.kernel.backbone.register_forward_hook(lambda _, inputs, __: seen.append(inputs[1]))
-    model.loss(data(1).expand(400, *SHAPE), tm.Noise(range(400)), condition(1).repeated(400))
+    model.loss(data(1).expand(400, *SHAPE), tm.RandomStreams(range(400)), condition(1).repeated(400))
     assert sorted(set((seen[0] * 32).round().int().tolist())) == list(range(32))
 
 
 def test_flow_matching_through_the_framework_is_eulers_method() -> None:
-    model, given, noise = small_model("fm"), condition(4), tm.Noise(range(4))
-    x_0 = noise.normal(*SHAPE)
+    model, given, rng = small_model("fm"), condition(4), tm.RandomStreams(range(4))
+    x_0 = rng.normal(*SHAPE)
     grid = [0, 0.1, 0.35, 0.8, 1]
 
     def velocity(t: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             return model.kernel.mean(x, t.float().expand(4), given)
 
-    sampled = model.sample(SHAPE, noise, given, steps=grid, start=x_0)
+    sampled = model.sample(SHAPE, rng, given, steps=grid, start=x_0)
     torch.testing.assert_close(sampled, tm.Euler(grid).solve(velocity, x_0), atol=1e-5, rtol=1e-5)
 
 
 def test_flow_matching_learns_by_regressing_the_difference() -> None:
     """The loss, written out by hand from the same noise."""
     model, x_T, given = small_model("fm"), data(6), condition(6)
-    loss = model.loss(x_T, tm.Noise(range(6)), given)
-    noise = tm.Noise(range(6))
-    t, x_0 = noise.uniform(), noise.normal(*SHAPE)
+    loss = model.loss(x_T, tm.RandomStreams(range(6)), given)
+    rng = tm.RandomStreams(range(6))
+    t, x_0 = rng.uniform(), rng.normal(*SHAPE)
     w = t[:, None, None, None]
     u = model.kernel.mean((1 - w) * x_0 + w * x_T, t, given)
     torch.testing.assert_close(loss, (u - (x_T - x_0)).square().mean((1, 2, 3)))
@@ -228,13 +230,13 @@ def test_flow_matching_learns_by_regressing_the_difference() -> None:
 def test_dtm_learns_by_flow_matching_the_difference() -> None:
     """The paper's listing (with normal noise, and a time s for each token), from the same noise."""
     model, x_T, given = small_model("dtm"), data(6), condition(6)
-    loss = model.loss(x_T, tm.Noise(range(6)), given)
-    noise = tm.Noise(range(6))
-    t, x_0 = noise.uniform(), noise.normal(*SHAPE)
+    loss = model.loss(x_T, tm.RandomStreams(range(6)), given)
+    rng = tm.RandomStreams(range(6))
+    t, x_0 = rng.uniform(), rng.normal(*SHAPE)
     w = t[:, None, None, None]
     y = x_T - x_0
     h_t = model.kernel.backbone((1 - w) * x_0 + w * x_T, t, given)
-    y_0, s = noise.normal(*SHAPE), noise.uniform(*SHAPE[:-1])
+    y_0, s = rng.normal(*SHAPE), rng.uniform(*SHAPE[:-1])
     y_s = (1 - s[..., None]) * y_0 + s[..., None] * y
     u = model.kernel.head(y_s, s, model.kernel.head.prepare(h_t, t))
     torch.testing.assert_close(loss, (u - (y - y_0)).square().mean((1, 2, 3)))
@@ -255,7 +257,7 @@ def test_ddpm_takes_ho_et_als_step(spread: str, variance: str) -> None:
     model = tm.TransitionMatching(process, tm.NoiseState(), kernel, tm.Continuous())
     t = torch.tensor([0.5, 0.55], dtype=torch.float64)
     start = torch.full((n, 1, 1), 0.7, dtype=torch.float64)
-    x = model.sample((1, 1), tm.Noise(range(n), dtype=torch.float64), steps=t.tolist(), start=start).flatten()
+    x = model.sample((1, 1), tm.RandomStreams(range(n), dtype=torch.float64), steps=t.tolist(), start=start).flatten()
     abar, abar_prev = schedule.alpha(t) ** 2
     beta = 1 - abar / abar_prev
     mean = (0.7 - beta / (1 - abar).sqrt() * epsilon) / (1 - beta).sqrt()
@@ -270,7 +272,7 @@ def test_ddim_takes_song_et_als_step() -> None:
     t, t_next = torch.tensor([0.4, 0.7], dtype=torch.float64)
     with torch.no_grad():
         eps = model.kernel.mean(x_t, t.float().expand(3), given)
-        moved = model.step(x_t, t, t_next, tm.Noise(range(3)), given, tm.Decoding())
+        moved = model.step(x_t, t, t_next, tm.RandomStreams(range(3)), given, tm.SamplingParams())
     schedule = tm.VariancePreserving()
     clean = (x_t - schedule.sigma(t) * eps) / schedule.alpha(t)
     torch.testing.assert_close(moved, schedule.alpha(t_next) * clean + schedule.sigma(t_next) * eps)
@@ -303,32 +305,38 @@ def refuse(process: tm.Process, parametrization: tm.Parametrization, times: tm.T
         (lambda: small_model("dtm-32").grid(64), "at most 32 steps"),
         (lambda: small_model("dtm").grid(0), "whole number from 1 up"),
         (
-            lambda: small_model("dtm").loss(data(2) * torch.nan, tm.Noise([0, 1]), condition(2)),
+            lambda: small_model("dtm").loss(data(2) * torch.nan, tm.RandomStreams([0, 1]), condition(2)),
             "x_T holds 48 non-finite",
         ),
         (
-            lambda: small_model("dtm").sample(SHAPE, tm.Noise([0]), condition(1), start=data(1) / 0),
+            lambda: small_model("dtm").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=data(1) / 0),
             "starting state holds",
         ),
         (
             lambda: small_model("dtm", head=tm.HeadConfig(8, 1, patch=(1, 2))).loss(
-                data(1), tm.Noise([0]), condition(1)
+                data(1), tm.RandomStreams([0]), condition(1)
             ),
             "cannot be cut into patches of \\(1, 2\\)",
         ),
         (lambda: tm.build("DTM", small_dit(), 4), "did you mean 'dtm'"),
         (lambda: tm.generate(small_model("dtm"), SHAPE, []), "at least one seed"),
-        (lambda: small_model("dtm").loss(data(1), tm.Noise([0]), broken(condition(1))), "condition holds 1 non-finite"),
-        (lambda: small_model("fm").sample(SHAPE, tm.Noise([0]), broken(condition(1))), "condition holds 1 non-finite"),
-        (lambda: small_model("fm").sample(SHAPE, tm.Noise([0]), condition(1), [0.5, 1]), "pass it as `start`"),
+        (
+            lambda: small_model("dtm").loss(data(1), tm.RandomStreams([0]), broken(condition(1))),
+            "condition holds 1 non-finite",
+        ),
+        (
+            lambda: small_model("fm").sample(SHAPE, tm.RandomStreams([0]), broken(condition(1))),
+            "condition holds 1 non-finite",
+        ),
+        (lambda: small_model("fm").sample(SHAPE, tm.RandomStreams([0]), condition(1), [0.5, 1]), "pass it as `start`"),
         (lambda: tm.generate(small_model("fm"), SHAPE, [0], condition(1), steps=[0, 0.5]), "states at t = 1"),
         (
-            lambda: awake(tm.build("fm", small_dit(), 1)).loss(data(1), tm.Noise([0]), condition(1)),
+            lambda: awake(tm.build("fm", small_dit(), 1)).loss(data(1), tm.RandomStreams([0]), condition(1)),
             "The mean has shape",
         ),
-        (lambda: small_model("dtm").sample((0, 4), tm.Noise([0])), "Each side of the shape"),
+        (lambda: small_model("dtm").sample((0, 4), tm.RandomStreams([0])), "Each side of the shape"),
         (
-            lambda: small_model("fm").sample(SHAPE, tm.Noise([0]), condition(1), start=data(1)[:, :1]),
+            lambda: small_model("fm").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=data(1)[:, :1]),
             "The starting state has shape",
         ),
         (
@@ -349,8 +357,14 @@ def refuse(process: tm.Process, parametrization: tm.Parametrization, times: tm.T
         (lambda: tm.Continuous(steps=0), "whole number from 1 up"),
         (lambda: tm.LogitNormal(std=float("nan")), "positive std"),
         (lambda: tm.VariancePreserving(20, -1), "0 <= beta_min <= beta_max"),
-        (lambda: small_model("dtm").loss(data(3), tm.Noise([0, 1]), condition(3)), "2 streams of noise for 3 images"),
-        (lambda: small_model("dtm").loss(data(3), tm.Noise(range(3)), condition(2)), "2 conditions for 3 images"),
+        (
+            lambda: small_model("dtm").loss(data(3), tm.RandomStreams([0, 1]), condition(3)),
+            "2 streams of noise for 3 images",
+        ),
+        (
+            lambda: small_model("dtm").loss(data(3), tm.RandomStreams(range(3)), condition(2)),
+            "2 conditions for 3 images",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(make, words: str) -> None:  # noqa: ANN001
@@ -372,4 +386,4 @@ def test_a_backbone_that_pools_is_refused_in_training(name: str) -> None:
     """Broadcasting would make a loss of it, and sampling alone would tell."""
     model = tm.build(name, Pooling(), SHAPE[-1], SMALL_HEAD)
     with pytest.raises(ValueError, match=r"one for each|has shape"):
-        model.loss(data_of(name, 2), tm.Noise(range(2)))
+        model.loss(data_of(name, 2), tm.RandomStreams(range(2)))

@@ -11,11 +11,12 @@ from safetensors.torch import load_file, save_file
 from tiny import save_kl_autoencoder, save_text_encoder, tiny_autoencoder
 
 from tmatch.app.cli import main
-from tmatch.data.pictures import to_image
+from tmatch.codec.diffusers import load_autoencoder
+from tmatch.data.images import to_image
+from tmatch.hub import digest
 from tmatch.pipeline import Pipeline
-from tmatch.pretrained import digest, load_autoencoder
-from tmatch.recipes.export import export, forget
-from tmatch.recipes.models import MODELS, load_model, open_model
+from tmatch.runs.export import export, forget
+from tmatch.runs.load import MODELS, load_model, open_model
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -42,7 +43,7 @@ def test_it_draws_as_generate_does_and_prompts_stand_for_themselves() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_pictures_have_the_size_asked_for(name: str) -> None:
+def test_images_have_the_size_asked_for(name: str) -> None:
     pipe = Pipeline.from_pretrained(name)
     steps = None if name == "shapes-artm-3" else 1
     own, wide = (pipe("a red circle", num_inference_steps=steps, head_steps=1, width=width) for width in (32, 48))
@@ -64,7 +65,7 @@ def test_what_it_cannot_take_is_said_by_its_own_names() -> None:
         with pytest.raises(ValueError, match=f"A prompt is a text, or several are a list of them; got {prompt}"):
             pipe(prompt)
     for seed, count in (([1, 2], 1), ([], 1), ([1], 2)):
-        with pytest.raises(ValueError, match=f"There are {len(seed)} seeds for {count} pictures; give one number"):
+        with pytest.raises(ValueError, match=f"There are {len(seed)} seeds for {count} images; give one number"):
             pipe(["a red circle"] * count, seed=seed)
     for seed in (1.5, "1", ["x"]):
         with pytest.raises(ValueError, match="A seed is a whole number; got"):
@@ -72,7 +73,7 @@ def test_what_it_cannot_take_is_said_by_its_own_names() -> None:
     with pytest.raises(ValueError, match="A seed and a generator say the same"):
         pipe("a red circle", seed=1, generator=torch.Generator())
     for generator in (5, [5]):
-        with pytest.raises(ValueError, match=r"A generator is a torch\.Generator, or one for each picture; got 5"):
+        with pytest.raises(ValueError, match=r"A generator is a torch\.Generator, or one for each image; got 5"):
             pipe("a red circle", generator=generator)
     with pytest.raises(ValueError, match="output_type is one of pil, pt, np; got 'jpg'"):
         pipe("a red circle", output_type="jpg")
@@ -82,7 +83,7 @@ def test_what_it_cannot_take_is_said_by_its_own_names() -> None:
 
 
 def test_a_generator_gives_a_seed_and_goes_on_and_a_list_has_one_for_each() -> None:
-    """The same generator draws the same pictures, and others the next time; as with diffusers."""
+    """The same generator draws the same images, and others the next time; as with diffusers."""
     pipe, both, how = (
         Pipeline.from_pretrained("shapes-fm"),
         ["a red circle", "a blue square"],
@@ -99,7 +100,7 @@ def test_a_generator_gives_a_seed_and_goes_on_and_a_list_has_one_for_each() -> N
     torch.testing.assert_close(pipe(both[1], seed=3, **how).tensors[0], listed[1], rtol=0, atol=1e-5)
 
 
-def test_pictures_come_as_they_are_asked_for() -> None:
+def test_images_come_as_they_are_asked_for() -> None:
     pipe = Pipeline.from_pretrained("shapes-fm")
     pil, pt, np = (
         pipe("a red circle", width=48, num_inference_steps=1, output_type=kind) for kind in ("pil", "pt", "np")
@@ -129,10 +130,10 @@ def test_in_bfloat16_it_draws_nearly_the_same(tmp_path: Path) -> None:
         Pipeline.from_pretrained("shapes-dtm-mean").to("cpu", torch.bfloat16).to("cpu"),
     ):
         assert coarse.precision == "bfloat16"
-    near, own = coarse("a red circle", **how).tensors, fine("a red circle", **how).tensors
-    assert near.dtype == torch.float32
-    assert not torch.equal(near, own)
-    assert (near - own).abs().mean() < 0.02
+    nearest, own = coarse("a red circle", **how).tensors, fine("a red circle", **how).tensors
+    assert nearest.dtype == torch.float32
+    assert not torch.equal(nearest, own)
+    assert (nearest - own).abs().mean() < 0.02
     coarse.save_pretrained(tmp_path / "mine")
     assert {tensor.dtype for tensor in load_file(tmp_path / "mine" / "model.safetensors").values()} == {torch.float32}
     assert torch.equal(coarse.to(dtype=torch.float32)("a red circle", **how).tensors, own)
@@ -141,7 +142,7 @@ def test_in_bfloat16_it_draws_nearly_the_same(tmp_path: Path) -> None:
 def test_a_precision_that_is_none_is_said() -> None:
     name = "shapes-fm"
     for dtype in (torch.float16, "bfloat16", {"transformer": torch.bfloat16}):
-        with pytest.raises(ValueError, match=r"^Pictures are drawn in torch\.float32 or torch\.bfloat16; got "):
+        with pytest.raises(ValueError, match=r"^Images are drawn in torch\.float32 or torch\.bfloat16; got "):
             Pipeline.from_pretrained(name, dtype=dtype)
     with pytest.raises(ValueError, match="dtype and torch_dtype say the same; give dtype"):
         Pipeline.from_pretrained(name, dtype=torch.bfloat16, torch_dtype=torch.float32)
@@ -199,12 +200,12 @@ def run_on_shards(tmp_path: Path) -> Path:
     """A run whose encoders are folders of this machine."""
     from PIL import Image
 
-    (tmp_path / "pictures").mkdir()
-    Image.new("RGB", (16, 16), "red").save(tmp_path / "pictures" / "0.png")
-    (tmp_path / "pictures" / "metadata.jsonl").write_text(json.dumps({"file_name": "0.png", "text": "a red square"}))
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (16, 16), "red").save(tmp_path / "images" / "0.png")
+    (tmp_path / "images" / "metadata.jsonl").write_text(json.dumps({"file_name": "0.png", "text": "a red square"}))
     autoencoder, text = save_kl_autoencoder(tmp_path / "kl"), save_text_encoder(tmp_path / "text")
     encoders = ["--autoencoder", str(autoencoder), "--text", str(text)]
-    main(["prepare", str(tmp_path / "pictures"), "--out", str(tmp_path / "shards"), *encoders, "--size", "16"])
+    main(["prepare", str(tmp_path / "images"), "--out", str(tmp_path / "shards"), *encoders, "--size", "16"])
     sizes = {"backbone.width": 16, "backbone.depth": 1, "backbone.heads": 2, "head.width": 16, "head.depth": 1}
     words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
     train = ["--train.steps", "1", "--train.batch", "1", "--train.preview-every", "0"]

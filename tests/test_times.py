@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tmatch import Continuous, Grid, LogitNormal, Noise
+from tmatch import Continuous, Grid, LogitNormal, RandomStreams
 
 
 def test_the_papers_grids() -> None:
@@ -16,7 +16,7 @@ def test_the_papers_grids() -> None:
 
 def test_training_visits_every_time_but_the_last_equally() -> None:
     grid = Grid((0, 0.1, 0.5, 1))
-    t, t_next = grid.sample(Noise(range(30_000)))
+    t, t_next = grid.sample(RandomStreams(range(30_000)))
     values, counts = t.unique(return_counts=True)
     assert values.tolist() == pytest.approx([0, 0.1, 0.5])
     assert (counts - 10_000).abs().max() < 5 * (30_000 * 2 / 9) ** 0.5
@@ -25,10 +25,10 @@ def test_training_visits_every_time_but_the_last_equally() -> None:
 
 
 def test_continuous_times_fill_the_interval() -> None:
-    t, t_next = Continuous().sample(Noise(range(20_000)))
+    t, t_next = Continuous().sample(RandomStreams(range(20_000)))
     assert torch.equal(t, t_next)
     assert abs(t.mean() - 0.5) < 5 * (1 / 12 / 20_000) ** 0.5
-    bell, _ = Continuous(LogitNormal(0.0, 1.0)).sample(Noise(range(20_000)))
+    bell, _ = Continuous(LogitNormal(0.0, 1.0)).sample(RandomStreams(range(20_000)))
     assert abs(bell.logit().mean()) < 5 / 20_000**0.5
     assert abs(bell.logit().std() - 1) < 0.03
 

@@ -6,21 +6,18 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from tmatch.backbone import MLP, Backbone, DiT, HuggingFaceBackbone, Llama, SequenceBackbone
+from tmatch.codec.patch import Patchify
 from tmatch.condition import Condition
+from tmatch.distribution import Categorical, Flow, TokenDistribution
+from tmatch.generation import Generation, generate
 from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
 from tmatch.head import FlowHead, Head
-from tmatch.itinerary import Itinerary, Restart, Straight
 from tmatch.kernel import (
     Autoregressive,
-    Categorical,
-    Choice,
     CosineRatio,
-    Decoding,
-    Flow,
     FullHistory,
     GaussianKernel,
     Kernel,
-    Law,
     Masked,
     MaskedCodes,
     MaskedTokens,
@@ -28,15 +25,11 @@ from tmatch.kernel import (
     NoSpread,
     ParallelFlow,
     ResidualFlow,
-    Snapshot,
     TruncatedGaussianRatio,
     UnitDataSpread,
-    Unmasking,
 )
 from tmatch.model import FullHistoryMatching, Model, TransitionMatching
-from tmatch.noise import Noise
 from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
-from tmatch.patch import Patchify
 from tmatch.process import (
     Cosine,
     DiffusionProcess,
@@ -47,7 +40,9 @@ from tmatch.process import (
     Process,
     VariancePreserving,
 )
-from tmatch.sample import Generation, generate
+from tmatch.rng import RandomStreams
+from tmatch.sampler import RestartSampler, Sampler
+from tmatch.sampling import CodeSampling, SamplingParams, Snapshot, Unmasking
 from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
 from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
 from tmatch.variants import VARIANTS, HeadConfig, Variant, build, variant
@@ -62,14 +57,13 @@ __all__ = [
     "Autoregressive",
     "Backbone",
     "Categorical",
-    "Choice",
     "ClassifierFreeGuidance",
     "CleanState",
+    "CodeSampling",
     "Condition",
     "Continuous",
     "Cosine",
     "CosineRatio",
-    "Decoding",
     "DiT",
     "Difference",
     "DiffusionProcess",
@@ -88,9 +82,7 @@ __all__ = [
     "Heun",
     "HuggingFaceBackbone",
     "IndependentLinearProcess",
-    "Itinerary",
     "Kernel",
-    "Law",
     "Linear",
     "LinearProcess",
     "Llama",
@@ -104,19 +96,21 @@ __all__ = [
     "NextState",
     "NoGuidance",
     "NoSpread",
-    "Noise",
     "NoiseState",
     "ParallelFlow",
     "Parametrization",
     "Patchify",
     "Process",
+    "RandomStreams",
     "ResidualFlow",
-    "Restart",
+    "RestartSampler",
+    "Sampler",
+    "SamplingParams",
     "SequenceBackbone",
     "Snapshot",
     "Solver",
-    "Straight",
     "Times",
+    "TokenDistribution",
     "TransitionMatching",
     "TruncatedGaussianRatio",
     "Uniform",

@@ -22,7 +22,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold a folder that one process at a time may write to; another that asks for it is refused."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
@@ -43,7 +43,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def drafted(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A draft to write to, which takes the place of `path` at the end; until then that stays as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.writing")
@@ -56,7 +56,7 @@ def drafted(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def drafted_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder to write to, which takes the place of `path` at the end; that is not there, or empty.
 
     An empty one stays, for it may be a disk of its own or where somebody stands, and what is written moves into it.
@@ -89,7 +89,7 @@ def _within(path: Path) -> Path:
 @contextmanager
 def _resumable(path: Path) -> Iterator[Path]:
     """A draft that takes its place once it is on the disk, for a command that goes on where it stopped."""
-    with _advising(path), drafted(path) as draft:
+    with _advising(path), atomic_write(path) as draft:
         draft.touch()
         mode = draft.stat().st_mode
         yield draft

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tmatch.condition import Condition
 from tmatch.solver import Velocity
-from tmatch.tensors import State, Time, per_image, require_finite
+from tmatch.tensors import State, Time, expand_time, require_finite
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Branches:
         """What the backbone is called with; t is None for kernels that have no time."""
         given = [c.repeated(len(x_t)) for c in self.conditions if c is not None]
         condition = (given[0] if len(given) == 1 else Condition.cat(given)) if given else None
-        return self.stack(x_t), None if t is None else self.stack(per_image(t, x_t)), condition
+        return self.stack(x_t), None if t is None else self.stack(expand_time(t, x_t)), condition
 
     def mix(self, v: Tensor) -> Tensor:
         """The weighted sum over branches."""

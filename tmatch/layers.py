@@ -83,7 +83,7 @@ def grid_positions(grid: Sequence[int], step: int = 0, device: torch.device | No
     return torch.cat((torch.full_like(places[:, :1], step), places), dim=-1)
 
 
-def stream(x: Tensor) -> Tensor:
+def upcast_residual(x: Tensor) -> Tensor:
     """What blocks add to: float32 under autocast, where products alone are to be coarser, whatever weights are."""
     return x.float() if torch.is_autocast_enabled(autocast_kind(x.device)) else x
 

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from tmatch.condition import Condition
-from tmatch.itinerary import Itinerary, Straight
-from tmatch.kernel import Decoding, FullHistory, Kernel, Snapshot
-from tmatch.noise import Noise
+from tmatch.kernel import FullHistory, Kernel
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
-from tmatch.tensors import State, Time, require_finite, require_shape, whole
-from tmatch.times import Grid, Moment, Steps, Times
+from tmatch.rng import RandomStreams
+from tmatch.sampler import Sampler
+from tmatch.sampling import SamplingParams, Snapshot
+from tmatch.tensors import State, Time, positive_int, require_finite, require_shape
+from tmatch.times import FixedTime, Grid, Steps, Times
 
 
 class Model(nn.Module, ABC):
@@ -25,14 +26,14 @@ class Model(nn.Module, ABC):
         parametrization: Parametrization,
         kernel: Kernel,
         times: Times,
-        itinerary: Itinerary = Straight(),
+        sampler: Sampler = Sampler(),
     ) -> None:
         super().__init__()
         self.process = process
         self.parametrization = parametrization
         self.kernel = kernel
         self.times = times
-        self.itinerary = itinerary
+        self.sampler = sampler
         self.check()
         parametrization.check(process, times)
         kernel.check(process, parametrization)
@@ -43,18 +44,18 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def loss(
-        self, x_T: State, noise: Noise, condition: Condition | None = None, moment: Moment | None = None
+        self, x_T: State, rng: RandomStreams, condition: Condition | None = None, fixed_time: FixedTime | None = None
     ) -> Tensor:
-        """The training loss of each image; `moment` fixes the time, for validation."""
+        """The training loss of each image; `fixed_time` fixes the time, for validation."""
 
     @abstractmethod
     def sample(
         self,
         shape: Sequence[int],
-        noise: Noise,
+        rng: RandomStreams,
         condition: Condition | None = None,
         steps: Steps | None = None,
-        decoding: Decoding = Decoding(),
+        params: SamplingParams = SamplingParams(),
         start: State | None = None,
     ) -> State:
         """X_T of `shape` (*grid, channels), one for each stream of the noise."""
@@ -63,15 +64,15 @@ class Model(nn.Module, ABC):
         """The times Algorithm 2 visits, refused where this model cannot take those steps."""
         return self.parametrization.grid(self.times, steps)
 
-    def source(self, shape: Sequence[int], noise: Noise) -> State:
+    def source(self, shape: Sequence[int], rng: RandomStreams) -> State:
         """X_0 ~ p_0."""
         for side in shape:
-            whole("Each side of the shape", side)
-        return self.process.source(shape, noise)
+            positive_int("Each side of the shape", side)
+        return self.process.source(shape, rng)
 
     def transitions(self, steps: Steps | None = None) -> int:
         """How many transitions `sample` makes."""
-        return sum(bool(t_next > t) for t, t_next in self.itinerary.moves(self.grid(steps)))
+        return sum(bool(t_next > t) for t, t_next in self.sampler.steps(self.grid(steps)))
 
 
 class TransitionMatching(Model):
@@ -82,23 +83,23 @@ class TransitionMatching(Model):
             raise ValueError("A FullHistory kernel needs whole paths, not pairs of states: use FullHistoryMatching.")
 
     def loss(
-        self, x_T: State, noise: Noise, condition: Condition | None = None, moment: Moment | None = None
+        self, x_T: State, rng: RandomStreams, condition: Condition | None = None, fixed_time: FixedTime | None = None
     ) -> Tensor:
         """Algorithm 1, line by line; one value per image."""
-        x_T = checked("x_T", x_T, noise, condition)
-        t, t_next = (moment or self.times).sample(noise)  # t ~ U([T - 1])
-        q = self.process.sample(x_T, t, t_next, noise)  # (X_t, X_{t+1}) ~ q(. | X_T)
+        x_T = checked("x_T", x_T, rng, condition)
+        t, t_next = (fixed_time or self.times).sample(rng)  # t ~ U([T - 1])
+        q = self.process.sample(x_T, t, t_next, rng)  # (X_t, X_{t+1}) ~ q(. | X_T)
         y = self.parametrization.target(q)  # Y
-        return self.kernel.loss(y, q.x_t, t, condition, noise)  # D(Y, p(. | X_t))
+        return self.kernel.loss(y, q.x_t, t, condition, rng)  # D(Y, p(. | X_t))
 
     @torch.no_grad()
     def sample(
         self,
         shape: Sequence[int],
-        noise: Noise,
+        rng: RandomStreams,
         condition: Condition | None = None,
         steps: Steps | None = None,
-        decoding: Decoding = Decoding(),
+        params: SamplingParams = SamplingParams(),
         start: State | None = None,
     ) -> State:
         """Algorithm 2: X_T of `shape` (*grid, channels), one for each stream of the noise.
@@ -109,27 +110,27 @@ class TransitionMatching(Model):
         grid = self.grid(steps)
         if start is None and grid[0] != 0:
             raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time: pass it as `start`.")
-        x_t = self.source(shape, noise) if start is None else start  # X_0 ~ p_0
+        x_t = self.source(shape, rng) if start is None else start  # X_0 ~ p_0
         require_shape("The starting state", x_t, shape)
-        x_t = checked("the starting state", x_t, noise, condition)
-        decoding.report(Snapshot("start", float(grid[0]), x_t))
-        for t, t_next in self.itinerary.moves(grid):
+        x_t = checked("the starting state", x_t, rng, condition)
+        params.report(Snapshot("start", float(grid[0]), x_t))
+        for t, t_next in self.sampler.steps(grid):
             if t_next > t:
-                x_t = self.step(x_t, t, t_next, noise, condition, decoding)
+                x_t = self.step(x_t, t, t_next, rng, condition, params)
             else:
-                x_t = self.process.renoise(x_t, t, t_next, noise)
+                x_t = self.process.renoise(x_t, t, t_next, rng)
         return x_t
 
     def step(
-        self, x_t: State, t: Time, t_next: Time, noise: Noise, condition: Condition | None, decoding: Decoding
+        self, x_t: State, t: Time, t_next: Time, rng: RandomStreams, condition: Condition | None, params: SamplingParams
     ) -> State:
         """One transition of Algorithm 2."""
-        y = self.kernel.sample(x_t, t, t_next, condition, noise, decoding)  # Y ~ p(. | X_t)
+        y = self.kernel.sample(x_t, t, t_next, condition, rng, params)  # Y ~ p(. | X_t)
         require_shape("What the kernel draws", y, x_t.shape[1:])
-        x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, noise)  # X_{t+1} ~ q(. | X_t, Y)
-        if decoding.observe is not None:
+        x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, rng)  # X_{t+1} ~ q(. | X_t, Y)
+        if params.observe is not None:
             estimate = self.parametrization.estimate(self.process, x_t, y, t)
-            decoding.report(Snapshot("transition", float(t_next), x_next, estimate))
+            params.report(Snapshot("transition", float(t_next), x_next, estimate))
         return x_next
 
 
@@ -143,47 +144,47 @@ class FullHistoryMatching(Model):
     times: Grid
 
     def check(self) -> None:
-        next_state, straight = isinstance(self.parametrization, NextState), self.itinerary == Straight()
+        next_state, straight = isinstance(self.parametrization, NextState), self.sampler == Sampler()
         if not (next_state and isinstance(self.kernel, FullHistory) and straight):
             raise ValueError(
                 "A model of the full history predicts NextState by a FullHistory kernel, going straight on."
             )
 
     def loss(
-        self, x_T: State, noise: Noise, condition: Condition | None = None, moment: Moment | None = None
+        self, x_T: State, rng: RandomStreams, condition: Condition | None = None, fixed_time: FixedTime | None = None
     ) -> Tensor:
-        """The mean over all transitions; over the one at `moment`, if given."""
-        x_T = checked("x_T", x_T, noise, condition)
-        path = self.process.path(x_T, self.grid(), noise)  # (X_0, ..., X_T) ~ q(. | X_T)
-        losses = self.kernel.losses(torch.stack(path[1:], dim=1), condition, noise)
-        return losses.mean(1) if moment is None else losses[:, self.times.points.index(moment.t)]
+        """The mean over all transitions; over the one at `fixed_time`, if given."""
+        x_T = checked("x_T", x_T, rng, condition)
+        path = self.process.path(x_T, self.grid(), rng)  # (X_0, ..., X_T) ~ q(. | X_T)
+        losses = self.kernel.losses(torch.stack(path[1:], dim=1), condition, rng)
+        return losses.mean(1) if fixed_time is None else losses[:, self.times.points.index(fixed_time.t)]
 
     @torch.no_grad()
     def sample(
         self,
         shape: Sequence[int],
-        noise: Noise,
+        rng: RandomStreams,
         condition: Condition | None = None,
         steps: Steps | None = None,
-        decoding: Decoding = Decoding(),
+        params: SamplingParams = SamplingParams(),
         start: State | None = None,
     ) -> State:
         """X_1, ..., X_T token by token. There is no state to start from but the first: the rest needs its history."""
         grid = self.grid(steps)
         if start is not None:
             raise ValueError("A model of the full history cannot start from a state: it needs all that came before it.")
-        x_t = checked("the starting state", self.source(shape, noise), noise, condition)  # X_0 ~ p_0
-        decoding.report(Snapshot("start", float(grid[0]), x_t))
-        states = self.kernel.states(x_t, grid.tolist(), None, condition, noise, decoding)
+        x_t = checked("the starting state", self.source(shape, rng), rng, condition)  # X_0 ~ p_0
+        params.report(Snapshot("start", float(grid[0]), x_t))
+        states = self.kernel.states(x_t, grid.tolist(), None, condition, rng, params)
         for t, x_t in zip(grid[1:], states, strict=True):  # X_{t+1} ~ p(. | X_0, ..., X_t)
-            decoding.report(Snapshot("transition", float(t), x_t))
+            params.report(Snapshot("transition", float(t), x_t))
         return x_t
 
 
-def checked(name: str, x: State, noise: Noise, condition: Condition | None) -> State:
+def checked(name: str, x: State, rng: RandomStreams, condition: Condition | None) -> State:
     """A state of float32 at least; what would only come out as NaN, or as an error deep inside, is refused."""
     require_finite(name, x)
     if condition is not None:
         require_finite("the condition", condition.tokens)
-    noise.require_streams(len(x))
+    rng.require_streams(len(x))
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -12,23 +12,23 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from tmatch.data.pictures import to_image
-from tmatch.noise import next_seed
-from tmatch.pretrained.hub import Access, download, require_there, upload
-from tmatch.recipes.export import export
-from tmatch.recipes.models import HUB, MODELS, Opened, open_model
-from tmatch.sample import Evaluations
-from tmatch.tensors import Precision, place, require_precision, whole
+from tmatch.data.images import to_image
+from tmatch.generation import Evaluations
+from tmatch.hub import HubOptions, download, require_there, upload
+from tmatch.rng import next_seed
+from tmatch.runs.export import export
+from tmatch.runs.load import HUB, MODELS, LoadedModel, open_model
+from tmatch.tensors import Precision, positive_int, require_precision, resolve_device
 
 Output = Literal["pil", "pt", "np"]
-"""What pictures come as."""
+"""What images come as."""
 DTYPES: dict[torch.dtype, Precision] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-"""What pictures may be drawn in, by diffusers' names."""
+"""What images may be drawn in, by diffusers' names."""
 
 
 @dataclass(frozen=True)
 class PipelineOutput:
-    """Pictures, prompt by prompt, and what one of them took of each network."""
+    """Images, prompt by prompt, and what one of them took of each network."""
 
     images: Any
     """A list of PIL's, or what `output_type` asked for."""
@@ -38,13 +38,13 @@ class PipelineOutput:
 
 
 class Pipeline:
-    """Prompts to pictures, called as diffusers' pipelines are; a picture depends on its prompt and its seed alone.
+    """Prompts to images, called as diffusers' pipelines are; an image depends on its prompt and its seed alone.
 
     That holds in float32. `precision` is that of the model's matrix products: bfloat16 and tf32 are faster on a GPU,
     and round differently in batches of another size. Weights, states, encoders and the codec stay as they are.
     """
 
-    def __init__(self, opened: Opened, precision: Precision = "float32") -> None:
+    def __init__(self, opened: LoadedModel, precision: Precision = "float32") -> None:
         require_precision(precision)
         self.opened = opened
         self.networks = opened.pipeline
@@ -64,18 +64,18 @@ class Pipeline:
     ) -> Self:
         """A model that comes with the package, the folder of a run or of an export, or `owner/name` of the hub.
 
-        No code of it is run; weights are safetensors. Its encoders are asked for as it is itself. Pictures are drawn in
+        No code of it is run; weights are safetensors. Its encoders are asked for as it is itself. Images are drawn in
         `dtype`, torch.float32 or torch.bfloat16; `torch_dtype` is its older name.
         """
         if dtype is not None and torch_dtype is not None:
             raise ValueError("dtype and torch_dtype say the same; give dtype.")
         precision = _precision(torch_dtype if dtype is None else dtype)
-        name, access = str(name), Access(token, local_files_only)
+        name, hub = str(name), HubOptions(token, local_files_only)
         require_there("a model", name)
         of_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
         if of_hub or name.startswith(HUB):
-            name = str(download(name.removeprefix(HUB), revision, access))
-        return cls(open_model(name, access), precision)
+            name = str(download(name.removeprefix(HUB), revision, hub))
+        return cls(open_model(name, hub), precision)
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write configuration, weights and a card to a new folder."""
@@ -99,7 +99,7 @@ class Pipeline:
             device, dtype = None, device
         precision = self.precision if dtype is None else _precision(dtype)
         if device is not None:
-            self.networks.to(place(device))
+            self.networks.to(resolve_device(device))
         self.precision = precision
         return self
 
@@ -119,10 +119,10 @@ class Pipeline:
         batch_size: int = 64,
         output_type: Output = "pil",
     ) -> PipelineOutput:
-        """Pictures of one prompt or of several; what is None is as the model's recipe has it.
+        """Images of one prompt or of several; what is None is as the model's recipe has it.
 
-        The first picture has the `seed`, or 0, the next ones the next; or each its own of a list. A `generator` gives
-        one, and goes on. Pictures are of PIL, or arrays in [0, 1]: 'pt' (n, 3, height, width), 'np' (n, height, width,
+        The first image has the `seed`, or 0, the next ones the next; or each its own of a list. A `generator` gives
+        one, and goes on. Images are of PIL, or arrays in [0, 1]: 'pt' (n, 3, height, width), 'np' (n, height, width,
         3).
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
@@ -130,7 +130,7 @@ class Pipeline:
             raise ValueError(f"A prompt is a text, or several are a list of them; got {prompt!r}.")
         if output_type not in get_args(Output):
             raise ValueError(f"output_type is one of {', '.join(get_args(Output))}; got {output_type!r}.")
-        each = [text for text in prompts for _ in range(whole("num_images_per_prompt", num_images_per_prompt))]
+        each = [text for text in prompts for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
         given = {"steps": num_inference_steps, "head_steps": head_steps, "guidance": guidance_scale}
         changes = {name: value for name, value in given.items() if value is not None}
         try:
@@ -149,7 +149,7 @@ class Pipeline:
             batch_size=batch_size,
             precision=self.precision,
         )
-        for remark in self.networks.remarks([*each, negative_prompt], height, width):
+        for remark in self.networks.prompt_warnings([*each, negative_prompt], height, width):
             warnings.warn(remark, stacklevel=2)
         return PipelineOutput(_images(drawn.images, output_type), drawn.images, drawn.evaluations)
 
@@ -159,14 +159,14 @@ def _precision(dtype: torch.dtype | None) -> Precision:
     if dtype is None:
         return "float32"
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise ValueError(f"Pictures are drawn in {' or '.join(map(str, DTYPES))}; got {dtype!r}.")
+        raise ValueError(f"Images are drawn in {' or '.join(map(str, DTYPES))}; got {dtype!r}.")
     return DTYPES[dtype]
 
 
 def _seeds(
     seed: int | Sequence[int] | None, generator: torch.Generator | Sequence[torch.Generator] | None, count: int
 ) -> Sequence[int]:
-    """The seed of each picture."""
+    """The seed of each image."""
     if seed is not None and generator is not None:
         raise ValueError("A seed and a generator say the same; give one of them.")
     if generator is not None:
@@ -175,13 +175,13 @@ def _seeds(
         first = _whole(0 if seed is None else seed)
         return range(first, first + count)
     if len(seed) != count:
-        raise ValueError(f"There are {len(seed)} seeds for {count} pictures; give one number, or one for each.")
+        raise ValueError(f"There are {len(seed)} seeds for {count} images; give one number, or one for each.")
     return [_whole(one) for one in seed]
 
 
 def _drawn(generator: torch.Generator) -> int:
     if not isinstance(generator, torch.Generator):
-        raise ValueError(f"A generator is a torch.Generator, or one for each picture; got {generator!r}.")
+        raise ValueError(f"A generator is a torch.Generator, or one for each image; got {generator!r}.")
     return next_seed(generator)
 
 
@@ -192,7 +192,7 @@ def _whole(seed: SupportsIndex) -> int:
         raise ValueError(f"A seed is a whole number; got {seed!r}.") from None
 
 
-def _images(pictures: Tensor, kind: Output) -> Any:  # noqa: ANN401
+def _images(images: Tensor, kind: Output) -> Any:  # noqa: ANN401
     if kind == "pil":
-        return [to_image(picture) for picture in pictures]
-    return pictures if kind == "pt" else pictures.movedim(1, -1).numpy()
+        return [to_image(image) for image in images]
+    return images if kind == "pt" else images.movedim(1, -1).numpy()

@@ -9,9 +9,11 @@ import operator
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Literal, SupportsIndex, get_args
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 State = Tensor  # (batch, *grid, channels)
@@ -21,17 +23,17 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 """Of matrix products; weights, gradients, states and sums over blocks are float32 throughout."""
 
 
-def over(t: Tensor, x: Tensor) -> Tensor:
+def expand_like(t: Tensor, x: Tensor) -> Tensor:
     """Shape t so that it multiplies x along its leading axes."""
     return t.reshape(t.shape + (1,) * (x.ndim - t.ndim)) if t.ndim else t
 
 
-def per_image(t: Time, x: Tensor) -> Time:
+def expand_time(t: Time, x: Tensor) -> Time:
     """One time an image on x's device, in float32 even where x is coarser: 1000 t must not be rounded to 8 bits."""
     return t.to(x.device, torch.promote_types(x.dtype, torch.float32)).expand(len(x))
 
 
-def whole(name: str, value: SupportsIndex) -> int:
+def positive_int(name: str, value: SupportsIndex) -> int:
     """A whole number from 1 up, of any integer type."""
     try:
         number = operator.index(value)
@@ -40,6 +42,27 @@ def whole(name: str, value: SupportsIndex) -> int:
     if isinstance(value, bool) or number < 1:
         raise ValueError(f"{name} is a whole number from 1 up; got {value!r}.")
     return number
+
+
+def merge(x: State, patch: tuple[int, ...]) -> State:
+    """Join neighbouring tokens: (b, r, c, d) -> (b, r/p, c/q, p q d); for sequences (b, n, d) -> (b, n/p, p d)."""
+    grid = x.shape[1:-1]
+    if len(patch) != len(grid):
+        raise ValueError(f"A patch {patch} does not fit a {len(grid)}-dimensional grid of tokens {tuple(grid)}.")
+    if any(p < 1 or size % p for size, p in zip(grid, patch, strict=True)):
+        raise ValueError(f"A grid of {tuple(grid)} tokens cannot be cut into patches of {patch}: it does not divide.")
+    if len(patch) == 1:
+        return rearrange(x, "b (n p) d -> b n (p d)", p=patch[0])
+    return rearrange(x, "b (r p) (c q) d -> b r c (p q d)", p=patch[0], q=patch[1])
+
+
+def split(x: State, patch: tuple[int, ...]) -> State:
+    """Undo `merge`."""
+    if x.ndim != len(patch) + 2 or x.shape[-1] % prod(patch):
+        raise ValueError(f"Tokens {tuple(x.shape)} cannot be split into patches of {patch}.")
+    if len(patch) == 1:
+        return rearrange(x, "b n (p d) -> b (n p) d", p=patch[0])
+    return rearrange(x, "b r c (p q d) -> b (r p) (c q) d", p=patch[0], q=patch[1])
 
 
 def require_shape(name: str, x: Tensor, shape: Sequence[int]) -> None:
@@ -55,7 +78,7 @@ def require_finite(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} holds {bad} non-finite values (NaN or infinity); clean the data before passing it.")
 
 
-def place(device: str | torch.device) -> torch.device:
+def resolve_device(device: str | torch.device) -> torch.device:
     """Where to compute; 'auto' is the accelerator if there is one. Of several, torchrun gives each process its own."""
     if device == "auto":
         found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
@@ -89,7 +112,7 @@ def require_precision(precision: str) -> None:
 
 
 @contextmanager
-def products_in(precision: Precision, device: torch.device) -> Iterator[None]:
+def matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
     """Matrix products on a device in that precision; 'float32' leaves them as PyTorch is set, to float32 by default.
 
     'bfloat16' is autocast: weights and what is added up stay as they are. 'tf32' is for the whole process while it

@@ -9,14 +9,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tmatch.noise import Noise
-from tmatch.tensors import Time, whole
+from tmatch.rng import RandomStreams
+from tmatch.tensors import Time, positive_int
 
 Steps = int | Sequence[float]
 """How to sample: a number of steps, or the times to visit."""
 
 
-def ascending(points: Sequence[float]) -> Tensor:
+def as_grid(points: Sequence[float]) -> Tensor:
     """The times of a grid, checked: float64, so that no step is lost to rounding, and on the CPU, where loops run."""
     grid = torch.as_tensor(points, dtype=torch.float64, device="cpu")
     ok = grid.ndim == 1 and len(grid) >= 2 and bool((grid.diff() > 0).all())
@@ -25,24 +25,24 @@ def ascending(points: Sequence[float]) -> Tensor:
     return grid
 
 
-def parsed(steps: Steps) -> int | Tensor:
+def parse_steps(steps: Steps) -> int | Tensor:
     """A number of steps, or a grid of times: whichever was meant, checked."""
     if isinstance(steps, Iterable) and not isinstance(steps, str):
-        return ascending(steps)
-    return whole("The number of steps", steps)
+        return as_grid(steps)
+    return positive_int("The number of steps", steps)
 
 
-def equal_steps(steps: Steps) -> Tensor:
+def time_grid(steps: Steps) -> Tensor:
     """Equal steps from 0 to 1 for a number; a list of times as it is."""
-    chosen = parsed(steps)
-    return ascending(Grid.uniform(chosen).points) if isinstance(chosen, int) else chosen
+    chosen = parse_steps(steps)
+    return as_grid(Grid.uniform(chosen).points) if isinstance(chosen, int) else chosen
 
 
 class Times(ABC):
     """Where t comes from in Algorithm 1, and the times Algorithm 2 visits."""
 
     @abstractmethod
-    def sample(self, noise: Noise) -> tuple[Time, Time]:
+    def sample(self, rng: RandomStreams) -> tuple[Time, Time]:
         """A time and the one that follows it, for each image of a training batch."""
 
     @abstractmethod
@@ -50,20 +50,20 @@ class Times(ABC):
         """The times to visit when sampling: a number of steps, any list of times, or None for the default."""
 
     @abstractmethod
-    def near(self, t: float) -> "Moment":
+    def nearest(self, t: float) -> "FixedTime":
         """The one time closest to t that training draws."""
 
 
 @dataclass(frozen=True)
-class Moment:
+class FixedTime:
     """One time, for all images alike: what a loss is measured at."""
 
     t: float
     t_next: float
 
-    def sample(self, noise: Noise) -> tuple[Time, Time]:
-        t, t_next = torch.tensor((self.t, self.t_next), device=noise.device, dtype=noise.time_dtype)
-        return t.expand(len(noise)), t_next.expand(len(noise))
+    def sample(self, rng: RandomStreams) -> tuple[Time, Time]:
+        t, t_next = torch.tensor((self.t, self.t_next), device=rng.device, dtype=rng.time_dtype)
+        return t.expand(len(rng)), t_next.expand(len(rng))
 
 
 @dataclass(frozen=True)
@@ -73,28 +73,28 @@ class Grid(Times):
     points: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        grid = ascending(self.points)
+        grid = as_grid(self.points)
         if grid[0] != 0 or grid[-1] != 1:
             raise ValueError(f"A training grid runs from 0 to 1; got {self.points[0]} to {self.points[-1]}.")
 
     @classmethod
     def uniform(cls, steps: int) -> Self:
         """T equal steps."""
-        count = whole("The number of steps", steps)
+        count = positive_int("The number of steps", steps)
         return cls(tuple(i / count for i in range(count + 1)))
 
     @classmethod
     def exponential(cls, steps: int) -> Self:
         """Each step but the last halves what is left: 0, 0.5, 0.75, 1 for T = 3."""
-        return cls((*(1 - 0.5**i for i in range(whole("The number of steps", steps))), 1.0))
+        return cls((*(1 - 0.5**i for i in range(positive_int("The number of steps", steps))), 1.0))
 
     @classmethod
     def shifted(cls, steps: int, shift: float) -> Self:
         """Uniform steps moved towards the noise (shift > 1) or the data (shift < 1), as for large images."""
         if not 0 < shift < math.inf:
             raise ValueError(f"The shift of a time grid is a positive number (1 leaves it uniform); got {shift}.")
-        noise = (1 - t for t in cls.uniform(steps).points[1:-1])
-        return cls((0.0, *(1 - shift * u / (1 + (shift - 1) * u) for u in noise), 1.0))
+        rng = (1 - t for t in cls.uniform(steps).points[1:-1])
+        return cls((0.0, *(1 - shift * u / (1 + (shift - 1) * u) for u in rng), 1.0))
 
     def __str__(self) -> str:
         count = "1 step" if self.steps == 1 else f"{self.steps} steps"
@@ -106,19 +106,19 @@ class Grid(Times):
         """The paper's T."""
         return len(self.points) - 1
 
-    def sample(self, noise: Noise) -> tuple[Time, Time]:
-        points = torch.tensor(self.points, device=noise.device, dtype=noise.time_dtype)
-        index = (noise.uniform() * self.steps).long()
+    def sample(self, rng: RandomStreams) -> tuple[Time, Time]:
+        points = torch.tensor(self.points, device=rng.device, dtype=rng.time_dtype)
+        index = (rng.uniform() * self.steps).long()
         return points[index], points[index + 1]
 
-    def near(self, t: float) -> Moment:
+    def nearest(self, t: float) -> FixedTime:
         k = min(range(self.steps), key=lambda k: abs(self.points[k] - t))
-        return Moment(self.points[k], self.points[k + 1])
+        return FixedTime(self.points[k], self.points[k + 1])
 
     def grid(self, steps: Steps | None) -> Tensor:
         """The whole grid, an even choice of `steps` of its intervals, or a list of times that were all trained."""
-        points = ascending(self.points)
-        chosen = self.steps if steps is None else parsed(steps)
+        points = as_grid(self.points)
+        chosen = self.steps if steps is None else parse_steps(steps)
         if isinstance(chosen, int):
             if chosen > self.steps:
                 raise ValueError(
@@ -146,18 +146,18 @@ class LogitNormal:
         if not (math.isfinite(self.mean) and 0 < self.std < math.inf):
             raise ValueError(f"A logit-normal has a finite mean and a positive std; got {self.mean} and {self.std}.")
 
-    def sample(self, noise: Noise, *shape: int) -> Tensor:
+    def sample(self, rng: RandomStreams, *shape: int) -> Tensor:
         """Draw times, (batch, *shape)."""
-        return torch.sigmoid(self.mean + self.std * noise.normal(*shape).to(noise.time_dtype))
+        return torch.sigmoid(self.mean + self.std * rng.normal(*shape).to(rng.time_dtype))
 
 
 @dataclass(frozen=True)
 class Uniform:
     """t ~ U[0, 1]."""
 
-    def sample(self, noise: Noise, *shape: int) -> Tensor:
+    def sample(self, rng: RandomStreams, *shape: int) -> Tensor:
         """Draw times, (batch, *shape)."""
-        return noise.uniform(*shape)
+        return rng.uniform(*shape)
 
 
 Density = Uniform | LogitNormal
@@ -171,19 +171,19 @@ class Continuous(Times):
     steps: int = 32
 
     def __post_init__(self) -> None:
-        whole("The number of steps", self.steps)
+        positive_int("The number of steps", self.steps)
 
     def __str__(self) -> str:
         return f"continuous, {self.steps} steps"
 
-    def sample(self, noise: Noise) -> tuple[Time, Time]:
+    def sample(self, rng: RandomStreams) -> tuple[Time, Time]:
         """The step is infinitesimal: the time that follows t is t itself."""
-        t = self.density.sample(noise)
+        t = self.density.sample(rng)
         return t, t
 
-    def near(self, t: float) -> Moment:
-        return Moment(t, t)
+    def nearest(self, t: float) -> FixedTime:
+        return FixedTime(t, t)
 
     def grid(self, steps: Steps | None) -> Tensor:
         """Equal steps for a number; any list of times otherwise."""
-        return equal_steps(self.steps if steps is None else steps)
+        return time_grid(self.steps if steps is None else steps)

@@ -7,13 +7,11 @@ from math import prod
 
 from torch import nn
 
+from tmatch.distribution import Categorical, Flow
 from tmatch.head import FlowHead
-from tmatch.itinerary import Itinerary, Restart, Straight
 from tmatch.kernel import (
     Autoregressive,
-    Categorical,
     CosineRatio,
-    Flow,
     FullHistory,
     GaussianKernel,
     Kernel,
@@ -38,6 +36,7 @@ from tmatch.process import (
     Process,
     VariancePreserving,
 )
+from tmatch.sampler import RestartSampler, Sampler
 from tmatch.times import Continuous, Density, Grid, Times, Uniform
 
 
@@ -48,9 +47,9 @@ class HeadConfig:
     width: int = 1024
     depth: int = 6
     patch: tuple[int, ...] | None = None
-    draws: int = 1
+    samples_per_token: int = 1
     density: Density = Uniform()
-    share: float = 1.0
+    token_fraction: float = 1.0
     """Of the tokens of an image, those the head learns from at a step, for the rows that draw all in parallel."""
     codes: int | None = None
     """How many codes the tokenizer has, for the rows that draw codes."""
@@ -77,11 +76,11 @@ def _width(backbone: nn.Module) -> int:
 def _flow(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> Flow:
     tokens = prod(head.patch or (1,))
     network = FlowHead(tokens * channels, tokens * _width(backbone), head.width, head.depth, timed)
-    return Flow(network, head.draws, head.density)
+    return Flow(network, head.samples_per_token, head.density)
 
 
 def _token(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> Flow:
-    if head.patch is not None or head.share != 1:
+    if head.patch is not None or head.token_fraction != 1:
         raise ValueError(
             "Kernels that draw tokens in turn have no head patch, nor a share; leave them out, or take dtm."
         )
@@ -91,7 +90,7 @@ def _token(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = T
 def _codes(backbone: nn.Module, head: HeadConfig) -> Categorical:
     if head.codes is None:
         raise ValueError("This row draws codes: say how many the tokenizer has, HeadConfig(codes=...).")
-    if head.patch is not None or head.share != 1 or head.draws != 1:
+    if head.patch is not None or head.token_fraction != 1 or head.samples_per_token != 1:
         raise ValueError("Rows that draw codes have no head, hence no head patch, share or draws; leave them out.")
     if _channels(backbone) == 1:
         raise ValueError("The backbone reads a vector for each code: build it with as many channels as it is wide.")
@@ -119,13 +118,13 @@ def gaussian(spread: Spread) -> KernelFactory:
 
 def parallel_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
     """All tokens in parallel by a flow head."""
-    return ParallelFlow(backbone, _flow(backbone, channels, head), head.patch, head.share)
+    return ParallelFlow(backbone, _flow(backbone, channels, head), head.patch, head.token_fraction)
 
 
 def residual_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
     """The mean by a linear read-out, and what is left of all tokens in parallel by a flow head."""
     flow = _flow(backbone, channels, head)
-    return ResidualFlow(backbone, _readout(backbone, channels), flow, head.patch, head.share)
+    return ResidualFlow(backbone, _readout(backbone, channels), flow, head.patch, head.token_fraction)
 
 
 def autoregressive(dependent: bool = False) -> KernelFactory:
@@ -159,7 +158,7 @@ def masked_codes(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel
 
 @dataclass(frozen=True)
 class Variant:
-    """One method. `given` is the paper's B | A in words, `itinerary` the way along the times when sampling.
+    """One method. `given` is the paper's B | A in words, `sampler` the way along the times when sampling.
 
     `attention` says what sees what, `evaluations` how often the backbone is called for an image: T transitions of n
     tokens, or of K mask iterations. A row that is not `timed` takes a backbone without time, one of `codes` states of a
@@ -171,8 +170,8 @@ class Variant:
     kernel: KernelFactory
     times: Times
     given: str
-    itinerary: Itinerary = Straight()
-    model: Callable[[Process, Parametrization, Kernel, Times, Itinerary], Model] = TransitionMatching
+    sampler: Sampler = Sampler()
+    model: Callable[[Process, Parametrization, Kernel, Times, Sampler], Model] = TransitionMatching
     attention: str = "full"
     evaluations: str = "T"
     timed: bool = True
@@ -189,7 +188,7 @@ class Variant:
             )
             raise ValueError(f"The backbone of this row reads {need}.")
         kernel = self.kernel(backbone, channels, head)
-        return self.model(self.process, self.parametrization, kernel, self.times, self.itinerary)
+        return self.model(self.process, self.parametrization, kernel, self.times, self.sampler)
 
 
 _VP = VariancePreserving()
@@ -239,7 +238,8 @@ VARIANTS: dict[str, Variant] = {
     ),
     "fm-restart": Variant(
         LinearProcess(), Difference(), mean, Continuous(steps=1000),
-        given="the mean, given (t, X_t); noise added back while sampling", itinerary=Restart(), evaluations="2.4 T",
+        given="the mean, given (t, X_t); noise added back while sampling", sampler=RestartSampler(),
+        evaluations="2.4 T",
     ),
     "ddpm": Variant(
         DiffusionProcess(_VP), NoiseState(), gaussian(NoSpread()), Grid.uniform(1000),

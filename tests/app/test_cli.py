@@ -20,7 +20,7 @@ import tmatch
 from tmatch.app.cli import main
 from tmatch.app.draw import How
 from tmatch.model import Model, TransitionMatching
-from tmatch.recipes.autoencoder import copy_autoencoder
+from tmatch.runs.autoencoder import copy_autoencoder
 
 CODE = [sys.executable, "-c", "from tmatch.app.cli import main; main()"]
 SETTINGS = {
@@ -244,7 +244,7 @@ def test_bad_requests_are_refused(arguments: list[str], words: list[str], tmp_pa
     assert_refused(run(*arguments, cwd=tmp_path), *words)
 
 
-def test_generate_draws_one_picture_many_or_a_folder_of_them(model: Path, tmp_path: Path) -> None:
+def test_generate_draws_one_image_many_or_a_folder_of_them(model: Path, tmp_path: Path) -> None:
     done = run("generate", "a red circle", "--model", str(model), "--out", "new/one.png", "--seed", "7", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "seed 7  a red circle" in done.stdout
@@ -269,7 +269,7 @@ def test_generate_draws_one_picture_many_or_a_folder_of_them(model: Path, tmp_pa
     alone = ["two circles", "--seed", "3", *many[4:]]
     assert run("generate", *alone, "--out", "alone", cwd=tmp_path).returncode == 0
     one, other = (Image.open(tmp_path / name / "000003.png").tobytes() for name in ("folder", "alone"))
-    assert max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 1, "a seed is a picture, whatever the batch"
+    assert max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 1, "a seed is an image, whatever the batch"
 
 
 def test_unknown_words_are_drawn_with_a_warning(model: Path, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_unknown_words_are_drawn_with_a_warning(model: Path, tmp_path: Path) -> 
     assert (tmp_path / "out.png").exists()
 
 
-EVERYTHING = How(
+FULL_ATTENTION = How(
     head_steps=2, iterations=2, order="raster", confidence_temperature=1.0, temperature=1.0, top_k=2, top_p=0.5, steps=2
 )
 
@@ -294,10 +294,10 @@ EVERYTHING = How(
 )  # fmt: skip
 def test_options_that_change_nothing_are_named(row: str, lacks: set[str]) -> None:
     kernel, options = small_model(row).kernel, {"head": 2, "masks": 3, "codes": 3}
-    remarks = EVERYTHING.remarks(kernel, solver="heun")
-    assert {remark.split("no ")[1].split(",")[0] for remark in remarks} == lacks
-    assert len(remarks) == sum(options[part] for part in lacks)
-    assert How(steps=4, guidance=2.0).remarks(kernel) == []
+    prompt_warnings = FULL_ATTENTION.prompt_warnings(kernel, solver="heun")
+    assert {remark.split("no ")[1].split(",")[0] for remark in prompt_warnings} == lacks
+    assert len(prompt_warnings) == sum(options[part] for part in lacks)
+    assert How(steps=4, guidance=2.0).prompt_warnings(kernel) == []
 
 
 def test_they_are_named_on_the_way(tmp_path: Path) -> None:
@@ -315,11 +315,11 @@ def test_what_is_refused_is_not_remarked_on(model: Path, tmp_path: Path) -> None
         assert "changes nothing" not in done.stderr
 
 
-def test_a_picture_of_another_size_is_drawn_and_not_judged(model: Path, tmp_path: Path) -> None:
+def test_a_image_of_another_size_is_drawn_and_not_judged(model: Path, tmp_path: Path) -> None:
     done = run("generate", "a red circle", "--model", str(model), "--width", "48", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "as asked" not in done.stdout
-    assert "the model never saw pictures 32 high and 48 wide, but 32 x 32." in done.stderr
+    assert "the model never saw images 32 high and 48 wide, but 32 x 32." in done.stderr
     assert Image.open(tmp_path / "out.png").size == (240, 160)
 
 
@@ -373,7 +373,7 @@ def test_ctrl_c_says_what_the_same_command_does(command: str, then: str, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tmatch.app.cli._parsed", interrupted)
-    done = run(command, "pictures")
+    done = run(command, "images")
     assert done.returncode == 130
     assert done.stderr == f"tmatch: interrupted; nothing saved is lost, and the same command {then}.\n"
 
@@ -424,14 +424,14 @@ def test_the_first_command_needs_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "out.png").exists()
 
 
-def test_the_path_to_pictures_is_written_as_a_strip_and_an_animation(model: Path, tmp_path: Path) -> None:
+def test_the_path_to_images_is_written_as_a_strip_and_an_animation(model: Path, tmp_path: Path) -> None:
     from PIL import Image
 
     done = run("generate", "a circle", "a square", "--model", str(model), "--path", "--out", "new.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"new.png", "new-path.png", "new-path.gif"}
     with Image.open(tmp_path / "new-path.gif") as animation, Image.open(tmp_path / "new-path.png") as strip:
-        assert animation.n_frames == 2, "an estimate, and the picture"
+        assert animation.n_frames == 2, "an estimate, and the image"
         assert strip.size == (268, 268), "a row an image, two moments of each"
     done = run("generate", "a circle", "--model", str(model), "--path", "--out", "folder", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from laws import SHAPE, awake, condition, data_of, shape_of, small_dit, small_mo
 from torch import nn
 
 import tmatch as tm
-from tmatch.backbone.cache import Memory
+from tmatch.backbone.cache import LayerKVCache
 
 
 def hugging_face(kind: str, **settings: int) -> nn.Module:
@@ -49,14 +49,14 @@ BACKBONES: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("backbone", ["DiT", "Llama"])
 def test_memory_is_allocated_once_and_looked_at_in_place(backbone: str) -> None:
     f = BACKBONES[backbone]()
-    cache = f.open(None, condition(2), 2, length=4)
-    before = [(memory.keys.data_ptr(), memory.values.data_ptr()) for memory in cache.memories]
+    cache = f.init_cache(None, condition(2), 2, length=4)
+    before = [(kv_cache.keys.data_ptr(), kv_cache.values.data_ptr()) for kv_cache in cache.kv_caches]
     for _ in range(4):
         f(torch.randn(2, 1, 4), prefix=0, cache=cache)
-    assert [(memory.keys.data_ptr(), memory.values.data_ptr()) for memory in cache.memories] == before
-    memory = Memory(2, 2, 4, 12, torch.zeros(()))
-    for seen in (memory.extend(*torch.randn(2, 2, 2, 1, 12)) for _ in range(4)):
-        assert [part.data_ptr() for part in seen] == [memory.keys.data_ptr(), memory.values.data_ptr()]
+    assert [(kv_cache.keys.data_ptr(), kv_cache.values.data_ptr()) for kv_cache in cache.kv_caches] == before
+    kv_cache = LayerKVCache(2, 2, 4, 12, torch.zeros(()))
+    for seen in (kv_cache.extend(*torch.randn(2, 2, 2, 1, 12)) for _ in range(4)):
+        assert [part.data_ptr() for part in seen] == [kv_cache.keys.data_ptr(), kv_cache.values.data_ptr()]
 
 
 @pytest.mark.parametrize("name", ["ar", "artm-3", "fhtm-3", "ar-discrete"])
@@ -80,7 +80,7 @@ def test_a_text_that_is_a_prefix_is_read_once() -> None:
 def test_a_cache_refuses_what_does_not_fit(backbone: str) -> None:
     """The text is not counted among its tokens."""
     f = BACKBONES[backbone]()
-    cache = f.open(None, condition(2), 2, length=3)
+    cache = f.init_cache(None, condition(2), 2, length=3)
     f(torch.randn(2, 2, 4), prefix=0, cache=cache)
     with pytest.raises(ValueError, match=r"made for 3 tokens, holds 2, and was asked to take 2 more; open .* least 4"):
         f(torch.randn(2, 2, 4), prefix=0, cache=cache)
@@ -97,7 +97,7 @@ def test_a_model_that_looks_ahead_is_refused_and_one_of_few_positions_says_so() 
     with pytest.raises(ValueError, match="has learnt 8 positions, and text and tokens take 9"):
         short(torch.randn(1, 9, 4), prefix=0)
     with pytest.raises(ValueError, match="has learnt 8 positions"):
-        short.open(None, None, 1, length=9)
+        short.init_cache(None, None, 1, length=9)
 
 
 GATED = {"intermediate_size": 48, "num_key_value_heads": 2}
@@ -106,7 +106,7 @@ GATED = {"intermediate_size": 48, "num_key_value_heads": 2}
 @pytest.mark.parametrize(
     ("kind", "own"), [("GPT2", {}), ("OPT", {"ffn_dim": 48}), ("Qwen2", GATED), ("Mistral", GATED)]
 )
-def test_other_families_of_decoders_draw_a_picture(kind: str, own: dict[str, int]) -> None:
+def test_other_families_of_decoders_draw_a_image(kind: str, own: dict[str, int]) -> None:
     model = small_model("fhtm-2", backbone=tm.HuggingFaceBackbone(hugging_face(kind, **own), 4, condition_width=8))
-    model.loss(data_of("fhtm-2", 2), tm.Noise([0, 1]), condition(2)).mean().backward()
+    model.loss(data_of("fhtm-2", 2), tm.RandomStreams([0, 1]), condition(2)).mean().backward()
     assert tm.generate(model, shape_of("fhtm-2"), [0, 1], condition(2)).x.isfinite().all()

@@ -8,20 +8,20 @@ from tmatch.data import TOYS, InMemory
 
 @pytest.mark.parametrize("name", TOYS)
 def test_a_toy_is_a_density_in_the_plane(name: str) -> None:
-    x = TOYS[name](tm.Noise(range(5000)))
+    x = TOYS[name](tm.RandomStreams(range(5000)))
     assert x.shape == (5000, 2)
     assert x.abs().max() < 3
     assert (x.mean(0).abs() < 0.25).all()
-    assert torch.equal(TOYS[name](tm.Noise([17])), x[17:18]), "a point belongs to its seed"
+    assert torch.equal(TOYS[name](tm.RandomStreams([17])), x[17:18]), "a point belongs to its seed"
 
 
 def test_the_checkerboard_has_only_dark_squares() -> None:
-    x = TOYS["checkerboard"](tm.Noise(range(4000)))
+    x = TOYS["checkerboard"](tm.RandomStreams(range(4000)))
     assert ((x.floor().sum(1) % 2) == 0).all()
 
 
 def test_corners_depend_on_each_other_but_not_alone() -> None:
-    x = TOYS["corners"](tm.Noise(range(20_000)))
+    x = TOYS["corners"](tm.RandomStreams(range(20_000)))
     assert torch.corrcoef(x.T)[0, 1] > 0.9
 
 
@@ -36,7 +36,7 @@ def test_every_sample_is_seen_once_an_epoch() -> None:
 
 
 def test_a_batch_depends_on_seed_and_step_alone() -> None:
-    x, given = tm.Noise(range(30)).normal(2, 3), condition(30)
+    x, given = tm.RandomStreams(range(30)).normal(2, 3), condition(30)
     first, second = InMemory(x, given), InMemory(x, given)
     second.batch(0, 7)
     (a, c), (b, d) = first.batch(5, 8), second.batch(5, 8)

@@ -4,7 +4,7 @@ import torch
 from tmatch.data.shapes import AREA, OBJECTS, SHAPES, SIZE, SKILLS, Shapes, coverage
 
 
-def test_a_picture_belongs_to_its_seed_and_index() -> None:
+def test_a_image_belongs_to_its_seed_and_index() -> None:
     some, one = Shapes(3).scenes(range(40)), Shapes(3).scenes([17])
     assert one.captions[0] == some.captions[17]
     assert torch.equal(one.render()[0], some.render()[17])

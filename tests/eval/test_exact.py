@@ -35,7 +35,7 @@ def fm(target: GaussianMixture) -> tm.TransitionMatching:
 
 
 def draw(model: tm.TransitionMatching, tokens: int, steps: int, n: int = N) -> Tensor:
-    return model.sample((tokens, 1), tm.Noise(range(n), dtype=torch.float64), steps=steps).flatten(1)
+    return model.sample((tokens, 1), tm.RandomStreams(range(n), dtype=torch.float64), steps=steps).flatten(1)
 
 
 def closed_form(steps: int, stochastic: bool, per_token: bool) -> tuple[Tensor, Tensor]:
@@ -113,7 +113,10 @@ def test_tokens_drawn_independently_are_right_after_many_steps() -> None:
 
 def test_the_exact_mean_takes_a_time_for_each_image() -> None:
     mean = ExactMean(GAUSSIAN, tm.LinearProcess(), tm.Difference())
-    x_t, t = tm.Noise(range(6), dtype=torch.float64).normal(3, 1), torch.tensor([0.1, 0.7, 0.1, 0.4, 0.7, 0.0]).double()
+    x_t, t = (
+        tm.RandomStreams(range(6), dtype=torch.float64).normal(3, 1),
+        torch.tensor([0.1, 0.7, 0.1, 0.4, 0.7, 0.0]).double(),
+    )
     together = mean(x_t, t)
     for k in range(6):
         torch.testing.assert_close(together[k : k + 1], mean(x_t[k : k + 1], t[k : k + 1]))
@@ -153,7 +156,7 @@ def test_dtm_is_exact_on_a_mixture(steps: int) -> None:
     assert (x.T.cov() - covariance).abs().max() < 0.03
     right = (x[:, 0] + x[:, 1] > 0.5).double().mean()  # on the side of the first component, or nearly so
     direct = MIXTURE.posterior(torch.zeros(N, 2).double(), torch.tensor(1.0), torch.tensor(0.0))
-    reference = (direct.sample(tm.Noise(range(N, 2 * N), dtype=torch.float64)).sum(1) > 0.5).double().mean()
+    reference = (direct.sample(tm.RandomStreams(range(N, 2 * N), dtype=torch.float64)).sum(1) > 0.5).double().mean()
     assert abs(right - reference) < 5 * (2 * 0.25 / N) ** 0.5
 
 
@@ -170,7 +173,9 @@ def test_the_mean_of_a_dtm_step_is_the_flow_matching_velocity(t: float) -> None:
     for point in ([0.3, -0.2], [-0.5, 0.4]):
         x = torch.tensor(point, dtype=torch.float64)
         start = x.expand(N, 2).reshape(N, 2, 1)
-        moved = dtm(MIXTURE).sample((2, 1), tm.Noise(range(N), dtype=torch.float64), steps=[t, t + 0.1], start=start)
+        moved = dtm(MIXTURE).sample(
+            (2, 1), tm.RandomStreams(range(N), dtype=torch.float64), steps=[t, t + 0.1], start=start
+        )
         y = ((moved - start) / 0.1).flatten(1)
         error = (y.mean(0) - velocity(x[None], t)[0]).abs() / (y.std(0) / N**0.5)
         assert error.max() < 5
@@ -178,7 +183,7 @@ def test_the_mean_of_a_dtm_step_is_the_flow_matching_velocity(t: float) -> None:
 
 def test_fm_moves_along_that_velocity() -> None:
     x = torch.tensor([[0.3, -0.2], [-0.5, 0.4]], dtype=torch.float64)
-    moved = fm(MIXTURE).sample((2, 1), tm.Noise([0, 1]), steps=[0.5, 0.6], start=x[..., None])
+    moved = fm(MIXTURE).sample((2, 1), tm.RandomStreams([0, 1]), steps=[0.5, 0.6], start=x[..., None])
     torch.testing.assert_close((moved[..., 0] - x) / 0.1, velocity(x, 0.5))
 
 
@@ -191,7 +196,7 @@ def test_many_small_dtm_steps_become_one_euler_step() -> None:
     for T in (16, 64, 256, 1024, 4096):
         k = round(T**0.5)
         grid = [t + j / T for j in range(k + 1)]
-        moved = dtm(MIXTURE).sample((2, 1), tm.Noise(range(n), dtype=torch.float64), steps=grid, start=start)
+        moved = dtm(MIXTURE).sample((2, 1), tm.RandomStreams(range(n), dtype=torch.float64), steps=grid, start=start)
         off = (moved - start).flatten(1) / (k / T) - velocity(x[None], t)
         errors.append(off.square().sum(1).mean().sqrt().item())
     assert all(fine < 0.85 * coarse for coarse, fine in pairwise(errors))

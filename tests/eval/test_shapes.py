@@ -26,7 +26,7 @@ def test_it_reads_every_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("picture", "verdict"),
+    ("image", "verdict"),
     [
         (lambda x: x, True),
         (lambda x: (x + 0.05 * torch.sin(torch.arange(32.0) * 2)).clamp(0, 1), True),  # a faint ripple
@@ -37,15 +37,15 @@ def test_it_reads_every_object() -> None:
         (lambda x: torch.zeros_like(x), False),
     ],
 )
-def test_it_is_strict_but_not_brittle(picture, verdict: bool) -> None:  # noqa: ANN001
+def test_it_is_strict_but_not_brittle(image, verdict: bool) -> None:  # noqa: ANN001
     index = next(k for k, text in enumerate(SCENES.captions) if text == "a red triangle")
-    assert check(picture(IMAGES[index])[None], ["a red triangle"]).item() == verdict
+    assert check(image(IMAGES[index])[None], ["a red triangle"]).item() == verdict
 
 
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="'a cat' is not a caption of shapes"):
         check(IMAGES[:1], ["a cat"])
-    with pytest.raises(ValueError, match="2 pictures for 1 captions"):
+    with pytest.raises(ValueError, match="2 images for 1 captions"):
         check(IMAGES[:2], ["a circle"])
     with pytest.raises(ValueError, match="got \\(1, 3, 64, 64\\)"):
         detect(torch.zeros(1, 3, 64, 64))

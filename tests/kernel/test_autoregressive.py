@@ -99,7 +99,9 @@ def test_every_token_of_the_state_before_sees_every_other(name: str, how: str) -
             kernel.contexts(y, x_t, torch.zeros(2), given)
         else:
             times = times_of(name)
-            next(kernel.states(x_t, times, torch.tensor(times[0]), given, tm.Noise([0, 1]), tm.Decoding()))
+            next(
+                kernel.states(x_t, times, torch.tensor(times[0]), given, tm.RandomStreams([0, 1]), tm.SamplingParams())
+            )
         return said[0]
 
     with torch.no_grad():
@@ -121,27 +123,32 @@ def test_a_prefix_sees_all_of_itself_and_nothing_of_what_follows() -> None:
         assert touched.tolist() == [i >= j or (i < 5 and j < 5) for i in range(9)]
 
 
-class Recording(tm.Law):
+class Recording(tm.TokenDistribution):
     """A law that remembers what it was given; an oracle where it is told what to draw."""
 
-    def __init__(self, law: tm.Law, oracle: Tensor | None = None) -> None:
+    def __init__(self, distribution: tm.TokenDistribution, oracle: Tensor | None = None) -> None:
         super().__init__()
-        self.law, self.head, self.channels, self.oracle = law, law.head, law.channels, oracle
+        self.distribution, self.head, self.channels, self.oracle = (
+            distribution,
+            distribution.head,
+            distribution.channels,
+            oracle,
+        )
         self.seen: list[Tensor] = []
 
     def embed(self, b: Tensor) -> Tensor:
-        return self.law.embed(b)
+        return self.distribution.embed(b)
 
-    def loss(self, b: Tensor, h: Tensor, t: Tensor | None, noise: tm.Noise) -> Tensor:
-        return self.law.loss(b, h, t, noise)
+    def loss(self, b: Tensor, h: Tensor, t: Tensor | None, rng: tm.RandomStreams) -> Tensor:
+        return self.distribution.loss(b, h, t, rng)
 
-    def start(self, noise: tm.Noise, *tokens: int) -> Tensor:
-        return self.law.start(noise, *tokens)
+    def start(self, rng: tm.RandomStreams, *tokens: int) -> Tensor:
+        return self.distribution.start(rng, *tokens)
 
-    def forward(self, start, h, t, decoding, branches, clock=None):  # noqa: ANN001, ANN201
+    def forward(self, start, h, t, params, branches, time_cache=None):  # noqa: ANN001, ANN201
         self.seen.append(h)
         if self.oracle is None:
-            return self.law(start, h, t, decoding, branches, clock)
+            return self.distribution(start, h, t, params, branches, time_cache)
         return self.oracle[:, len(self.seen) - 1 :][:, :1]
 
 
@@ -154,12 +161,12 @@ GUIDED = tm.ClassifierFreeGuidance(condition(1, length=1, seed=99), 3.0)
 def test_decoding_with_a_cache_is_the_full_pass(
     name: str, backbone: Callable[[], nn.Module | None], guidance: tm.Guidance, batch: int
 ) -> None:
-    model, given, noise = causal_model(name, backbone), condition(batch), tm.Noise(range(batch))
+    model, given, rng = causal_model(name, backbone), condition(batch), tm.RandomStreams(range(batch))
     kernel, x_t = model.kernel, data_of(name, batch, seed=900)
-    kernel.law = recording = Recording(kernel.law)
+    kernel.distribution = recording = Recording(kernel.distribution)
     t = torch.tensor(times_of(name)[0]) if tm.VARIANTS[name].timed else None
     with torch.no_grad():
-        states = list(kernel.states(x_t, times_of(name), t, given, noise, tm.Decoding(guidance=guidance)))
+        states = list(kernel.states(x_t, times_of(name), t, given, rng, tm.SamplingParams(guidance=guidance)))
         y = torch.stack(states, dim=1) if t is None else states[0]
         branches = guidance.at(0.0, given, keep_all=True)
         x, times, conditions = branches.inputs(x_t, t)
@@ -174,14 +181,16 @@ def test_an_oracle_regenerates_the_data_and_its_loss_is_the_teachers(
     """Tokens that are right one by one make the state right, and their loss by the cache is that of training."""
     model, y, given = causal_model(name, backbone), targets(name, 3), condition(3)
     kernel, x_t = model.kernel, data_of(name, 3, seed=900)
-    law, t = kernel.law, time(name, 3)
-    kernel.law = recording = Recording(law, oracle=y.flatten(1, -2))
+    distribution, t = kernel.distribution, time(name, 3)
+    kernel.distribution = recording = Recording(distribution, oracle=y.flatten(1, -2))
     with torch.no_grad():
         states = list(
-            kernel.states(x_t, times_of(name), None if t is None else t[0], given, tm.Noise(range(3)), tm.Decoding())
+            kernel.states(
+                x_t, times_of(name), None if t is None else t[0], given, tm.RandomStreams(range(3)), tm.SamplingParams()
+            )
         )
-        decoded = law.loss(y.flatten(1, -2), torch.cat(recording.seen, dim=1), t, tm.Noise(range(3)))
-        taught = law.loss(y.flatten(1, -2), kernel.contexts(y, x_t, t, given), t, tm.Noise(range(3)))
+        decoded = distribution.loss(y.flatten(1, -2), torch.cat(recording.seen, dim=1), t, tm.RandomStreams(range(3)))
+        taught = distribution.loss(y.flatten(1, -2), kernel.contexts(y, x_t, t, given), t, tm.RandomStreams(range(3)))
     assert torch.equal(torch.stack(states, dim=1).view(y.shape), y)
     torch.testing.assert_close(decoded, taught, atol=1e-5, rtol=1e-5)
 
@@ -219,19 +228,19 @@ def test_what_cannot_be_learnt_is_refused() -> None:
     with pytest.raises(ValueError, match="reads a time: take a DiT"):
         tm.build("artm-3", tm.Llama(4, 24, 2, 2), 4)
     with pytest.raises(ValueError, match="draws 4 numbers a token, and here tokens have 5"):
-        small_model("artm-3").loss(torch.zeros(1, 2, 3, 5), tm.Noise([0]), condition(1))
+        small_model("artm-3").loss(torch.zeros(1, 2, 3, 5), tm.RandomStreams([0]), condition(1))
     with pytest.raises(ValueError, match="draws 1 numbers a token, and here tokens have 4"):
-        small_model("ar-discrete").sample(SHAPE, tm.Noise([0]), condition(1))
+        small_model("ar-discrete").sample(SHAPE, tm.RandomStreams([0]), condition(1))
     with pytest.raises(ValueError, match="dependent=True"):
         tm.FullHistoryMatching(tm.LinearProcess(), tm.NextState(), kernel, times)
     with pytest.raises(ValueError, match="MLP has no cache"):
         tm.Autoregressive(tm.MLP((2,), 4), flow)
     with pytest.raises(ValueError, match=r"takes the 3 steps it was trained with.*asked for 2"):
-        small_model("artm-3").sample(SHAPE, tm.Noise([0]), condition(1), steps=2)
+        small_model("artm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), steps=2)
     with pytest.raises(ValueError, match=r"takes the 3 steps it was trained with.*asked for 4"):
-        small_model("fhtm-3").sample(SHAPE, tm.Noise([0]), condition(1), steps=4)
+        small_model("fhtm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), steps=4)
     with pytest.raises(ValueError, match="cannot start from a state"):
-        small_model("fhtm-3").sample(SHAPE, tm.Noise([0]), condition(1), start=torch.zeros(1, *SHAPE))
+        small_model("fhtm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=torch.zeros(1, *SHAPE))
     with pytest.raises(ValueError, match="no head patch"):
         small_model("artm-3", head=replace(tm.HeadConfig(24, 2), patch=(1, 3)))
     with pytest.raises(ValueError, match="predicts NextState by a FullHistory kernel"):
@@ -249,9 +258,9 @@ def test_time_goes_on_within_transitions_for_guidance_and_for_partial_states(nam
             return super().at(progress, condition)
 
     drawn = tm.generate(
-        small_model(name), SHAPE, [0], condition(1), decoding=tm.Decoding(guidance=Listening()), keep_path=True
+        small_model(name), SHAPE, [0], condition(1), params=tm.SamplingParams(guidance=Listening()), keep_path=True
     )
-    moments = [moment.t for moment in drawn.path]
+    moments = [fixed_time.t for fixed_time in drawn.path]
     assert moments == sorted(set(moments)), "no moment is told twice"
     assert asked == sorted(asked)
     assert set(asked) & {0.0, 0.5, 0.75, 1.0} == {0.5, 0.75} | ends
@@ -265,13 +274,15 @@ def test_guidance_that_comes_and_goes_finds_its_memory(name: str, backbone: Call
     seen = []
     for guidance in (always, late):
         model = causal_model(name, backbone)
-        model.kernel.law = recording = Recording(model.kernel.law, oracle=targets(name, 2).flatten(1, -2))
+        model.kernel.distribution = recording = Recording(
+            model.kernel.distribution, oracle=targets(name, 2).flatten(1, -2)
+        )
         t = torch.tensor(times_of(name)[0]) if tm.VARIANTS[name].timed else None
         with torch.no_grad():
             x_t = data_of(name, 2, seed=900)
             list(
                 model.kernel.states(
-                    x_t, times_of(name), t, condition(2), tm.Noise([0, 1]), tm.Decoding(guidance=guidance)
+                    x_t, times_of(name), t, condition(2), tm.RandomStreams([0, 1]), tm.SamplingParams(guidance=guidance)
                 )
             )
         seen.append(torch.cat(recording.seen, dim=1))
@@ -287,7 +298,7 @@ def test_the_papers_llama_has_its_size() -> None:
 @EVERY
 def test_every_parameter_gets_a_gradient_on_every_backbone(name: str, backbone: Callable[[], nn.Module | None]) -> None:
     model = causal_model(name, backbone)
-    model.loss(data_of(name, 8), tm.Noise(range(8)), condition(8)).mean().backward()
+    model.loss(data_of(name, 8), tm.RandomStreams(range(8)), condition(8)).mean().backward()
     for parameter, value in model.named_parameters():
         assert not value.requires_grad or (value.grad is not None and value.grad.abs().sum() > 0), parameter
 
@@ -297,7 +308,7 @@ def test_padding_of_the_text_takes_no_place(name: str, backbone: Callable[[], nn
     model, y = causal_model(name, backbone), data_of(name, 2)
     padded = condition(2).padded(7)
     padded.tokens[:, 3:] = 7.0
-    losses = [model.loss(y, tm.Noise([0, 1]), given) for given in (condition(2), padded)]
+    losses = [model.loss(y, tm.RandomStreams([0, 1]), given) for given in (condition(2), padded)]
     torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
     drawn = [tm.generate(model, shape_of(name), [0, 1], given).x for given in (condition(2), padded)]
     torch.testing.assert_close(*drawn, atol=1e-4, rtol=1e-4)
@@ -306,7 +317,7 @@ def test_padding_of_the_text_takes_no_place(name: str, backbone: Callable[[], nn
 def test_partial_states_are_four_a_transition() -> None:
     model = small_model("fhtm-3")
     path = tm.generate(model, SHAPE, [0, 1], condition(2), keep_path=True).path
-    kinds = [moment.kind for moment in path]
+    kinds = [fixed_time.kind for fixed_time in path]
     assert kinds == ["start", *(["partial"] * 3 + ["transition"]) * 3]
     first, whole = path[1].x_t.flatten(1, 2), path[4].x_t.flatten(1, 2)
     assert torch.equal(first[:, :2], whole[:, :2]), "what is drawn stays"
@@ -318,5 +329,5 @@ def test_what_is_drawn_can_be_learnt_from(name: str, backbone: Callable[[], nn.M
     """Tokens are drawn in inference mode, whose tensors autograd refuses; states must not be such."""
     drawn = tm.generate(causal_model(name, backbone), shape_of(name), [0], condition(1), keep_path=True)
     weight = torch.ones((), requires_grad=True)
-    for state in (drawn.x, *(moment.x_t for moment in drawn.path)):
+    for state in (drawn.x, *(fixed_time.x_t for fixed_time in drawn.path)):
         (weight * state).sum().backward()

@@ -15,17 +15,17 @@ CONDITIONAL = Branches((None,), (1.0,))
 def test_an_exact_velocity_gives_the_exact_law() -> None:
     n, mean = 40_000, torch.tensor([0.7, -1.2], dtype=torch.float64)
     flow = tm.Flow(GaussianHead(2, variance=0.3))
-    noise = tm.Noise(range(n), dtype=torch.float64)
-    b = flow.sample(mean.expand(n, 1, 2), None, noise, tm.Decoding(tm.RK4(32)), CONDITIONAL)
+    rng = tm.RandomStreams(range(n), dtype=torch.float64)
+    b = flow.sample(mean.expand(n, 1, 2), None, rng, tm.SamplingParams(tm.RK4(32)), CONDITIONAL)
     assert_moments(b.flatten(1), mean, 0.3 * torch.eye(2).double())
 
 
 def test_the_exact_velocity_has_the_least_loss() -> None:
     n, mean = 20_000, torch.tensor([0.7, -1.2])
-    b = mean + 0.3**0.5 * tm.Noise(range(n)).normal(1, 2)
+    b = mean + 0.3**0.5 * tm.RandomStreams(range(n)).normal(1, 2)
     losses = {
         variance: tm.Flow(GaussianHead(2, variance))
-        .loss(b, mean.expand(n, 1, 2), None, tm.Noise(range(n, 2 * n)))
+        .loss(b, mean.expand(n, 1, 2), None, tm.RandomStreams(range(n, 2 * n)))
         .mean()
         for variance in (0.15, 0.3, 0.6)
     }
@@ -34,11 +34,11 @@ def test_the_exact_velocity_has_the_least_loss() -> None:
 
 @pytest.mark.parametrize("patch", [None, (1, 3), (2, 1), (2, 3)])
 def test_every_token_is_drawn_where_it_belongs(patch: tuple[int, int] | None) -> None:
-    x_t = tm.Noise(range(5)).normal(*SHAPE)
+    x_t = tm.RandomStreams(range(5)).normal(*SHAPE)
     channels = SHAPE[-1] * (1 if patch is None else patch[0] * patch[1])
     kernel = tm.ParallelFlow(Reading(), tm.Flow(GaussianHead(channels, variance=1e-8)), patch)
-    decoding = tm.Decoding(tm.RK4(64))
-    y = kernel.sample(x_t, *torch.tensor([0.5, 1.0]), None, tm.Noise(range(5)), decoding)
+    params = tm.SamplingParams(tm.RK4(64))
+    y = kernel.sample(x_t, *torch.tensor([0.5, 1.0]), None, tm.RandomStreams(range(5)), params)
     torch.testing.assert_close(y, x_t, atol=1e-2, rtol=0)
 
 
@@ -46,8 +46,10 @@ def test_several_draws_estimate_the_same_loss_better() -> None:
     n, mean = 4000, torch.tensor([0.7, -1.2])
     b = (mean + 0.5).expand(n, 1, 2)  # one and the same token, so that only the draws vary
     one, many = (
-        tm.Flow(GaussianHead(2, 1.0), draws).loss(b, mean.expand(n, 1, 2), None, tm.Noise(range(n, 2 * n)))
-        for draws in (1, 16)
+        tm.Flow(GaussianHead(2, 1.0), samples_per_token).loss(
+            b, mean.expand(n, 1, 2), None, tm.RandomStreams(range(n, 2 * n))
+        )
+        for samples_per_token in (1, 16)
     )
     assert one.mean() == pytest.approx(many.mean().item(), abs=5 * one.std().item() / n**0.5)
     assert many.std().item() == pytest.approx(one.std().item() / 4, rel=0.1)
@@ -63,7 +65,7 @@ def test_the_density_of_s_is_the_one_asked_for() -> None:
 
     for density in (tm.Uniform(), tm.LogitNormal(0.0, 0.3)):
         flow = tm.Flow(Listening(2, 1.0), density=density)
-        flow.loss(torch.zeros(3000, 2, 2), torch.zeros(3000, 2, 2), None, tm.Noise(range(3000)))
+        flow.loss(torch.zeros(3000, 2, 2), torch.zeros(3000, 2, 2), None, tm.RandomStreams(range(3000)))
     assert seen[0].shape == (3000, 1, 2), "a time for each token"
     assert seen[0].std() == pytest.approx(12**-0.5, abs=0.01)
     assert seen[1].logit().std() == pytest.approx(0.3, abs=0.01)
@@ -72,9 +74,9 @@ def test_the_density_of_s_is_the_one_asked_for() -> None:
 def test_other_channels_are_refused() -> None:
     flow = tm.Flow(GaussianHead(2, 1.0))
     with pytest.raises(ValueError, match="draws 2 numbers a token, and here tokens have 3"):
-        flow.loss(torch.zeros(1, 1, 3), torch.zeros(1, 1, 2), None, tm.Noise([0]))
+        flow.loss(torch.zeros(1, 1, 3), torch.zeros(1, 1, 2), None, tm.RandomStreams([0]))
     with pytest.raises(ValueError, match="draws a token is a whole number"):
-        tm.Flow(GaussianHead(2, 1.0), draws=0)
+        tm.Flow(GaussianHead(2, 1.0), samples_per_token=0)
 
 
 @pytest.mark.parametrize("t", [None, torch.tensor([0.25, 0.25])], ids=["untimed", "timed"])
@@ -83,19 +85,19 @@ def test_a_clock_changes_nothing(t: torch.Tensor | None) -> None:
     flow = awake(tm.Flow(tm.FlowHead(4, 8, 16, 2, timed=t is not None)))
     calls: list[int] = []
     flow.head.s_in.register_forward_hook(lambda *_: calls.append(1))
-    clock, decoding = {}, tm.Decoding(tm.Heun(2))
+    time_cache, params = {}, tm.SamplingParams(tm.Heun(2))
     for seed in range(3):
-        h, b_0 = torch.randn(2, 1, 8), flow.start(tm.Noise([seed, 3]), 1)
-        kept = flow(b_0, h, t, decoding, CONDITIONAL, clock)
-        assert torch.equal(kept, flow(b_0, h, t, decoding, CONDITIONAL))
-    assert sorted(clock) == [0.0, 0.5, 1.0]
+        h, b_0 = torch.randn(2, 1, 8), flow.start(tm.RandomStreams([seed, 3]), 1)
+        kept = flow(b_0, h, t, params, CONDITIONAL, time_cache)
+        assert torch.equal(kept, flow(b_0, h, t, params, CONDITIONAL))
+    assert sorted(time_cache) == [0.0, 0.5, 1.0]
     assert len(calls) == 3 + 3 * 4, "three moments once, and four evaluations for each of three tokens"
 
 
-@pytest.mark.parametrize(("share", "tokens"), [(0.1, 1), (0.5, 3), (0.7, 5), (1.0, 6)])
-def test_the_head_learns_from_its_share_of_the_tokens(share: float, tokens: int) -> None:
-    model, seen = small_model("dtm", head=replace(SMALL_HEAD, share=share)), []
+@pytest.mark.parametrize(("token_fraction", "tokens"), [(0.1, 1), (0.5, 3), (0.7, 5), (1.0, 6)])
+def test_the_head_learns_from_its_share_of_the_tokens(token_fraction: float, tokens: int) -> None:
+    model, seen = small_model("dtm", head=replace(SMALL_HEAD, token_fraction=token_fraction)), []
     loss = model.kernel.flow.loss
     model.kernel.flow.loss = lambda b, *rest: (seen.append(b.shape[1]), loss(b, *rest))[1]
-    model.loss(data_of("dtm", 2), tm.Noise(range(2)), condition(2))
+    model.loss(data_of("dtm", 2), tm.RandomStreams(range(2)), condition(2))
     assert seen == [tokens]

@@ -24,16 +24,16 @@ def test_the_spread_is_the_posteriors_for_unit_data(y: str, q: str) -> None:
     t = torch.tensor(0.4).double()
     exact = ExactMean(UNIT, process, parametrization)
     x_t = torch.full((n, 1, 1), 0.3, dtype=torch.float64)
-    draws = exact.y(exact.posterior(x_t, t).sample(tm.Noise(range(n), dtype=torch.float64)), x_t, t)
+    samples_per_token = exact.y(exact.posterior(x_t, t).sample(tm.RandomStreams(range(n), dtype=torch.float64)), x_t, t)
     w = UnitDataSpread(process, parametrization)(t)
-    assert draws.std().item() == pytest.approx(w.item(), rel=5 / (2 * n) ** 0.5)
+    assert samples_per_token.std().item() == pytest.approx(w.item(), rel=5 / (2 * n) ** 0.5)
 
 
 @pytest.mark.parametrize("y", [tm.NoiseState(), tm.CleanState(), tm.Difference()], ids=lambda y: type(y).__name__)
 def test_with_it_unit_data_comes_out_exactly_at_any_number_of_steps(y: tm.Parametrization) -> None:
     n = 40_000
     model = gaussian(VP, y, UnitDataSpread(VP, y))
-    x = model.sample((1, 1), tm.Noise(range(n), dtype=torch.float64), steps=3)
+    x = model.sample((1, 1), tm.RandomStreams(range(n), dtype=torch.float64), steps=3)
     assert x.var().item() == pytest.approx(1, abs=5 * (2 / n) ** 0.5)
 
 
@@ -42,19 +42,21 @@ def test_the_last_step_adds_no_noise(name: str) -> None:
     """As Ho et al. have it: the last mean is the sample."""
     row = tm.variant(name)
     model = gaussian(row.process, row.parametrization, NoSpread())
-    start = tm.Noise(range(4), dtype=torch.float64).normal(1, 1)
-    last = [model.sample((1, 1), tm.Noise(seeds), steps=[0.9, 1], start=start) for seeds in (range(4), range(4, 8))]
+    start = tm.RandomStreams(range(4), dtype=torch.float64).normal(1, 1)
+    last = [
+        model.sample((1, 1), tm.RandomStreams(seeds), steps=[0.9, 1], start=start) for seeds in (range(4), range(4, 8))
+    ]
     assert torch.equal(*last)
 
 
 def test_a_spread_that_does_not_fit_is_refused() -> None:
-    noise, clean = tm.NoiseState(), tm.CleanState()
+    rng, clean = tm.NoiseState(), tm.CleanState()
     for spread in (
         UnitDataSpread(VP, clean),
-        UnitDataSpread(tm.DiffusionProcess(tm.VariancePreserving(0.1, 9)), noise),
+        UnitDataSpread(tm.DiffusionProcess(tm.VariancePreserving(0.1, 9)), rng),
     ):
         with pytest.raises(ValueError, match="made for another process or another Y"):
-            gaussian(VP, noise, spread)
+            gaussian(VP, rng, spread)
     kept = tm.GaussianProcess(tm.VariancePreserving())
     with pytest.raises(ValueError, match="adds variance that no drift takes back; use DiffusionProcess"):
-        gaussian(kept, noise, UnitDataSpread(kept, noise))
+        gaussian(kept, rng, UnitDataSpread(kept, rng))

@@ -7,9 +7,9 @@ from laws import CODES, SHAPE, awake, condition, data_of, shape_of, small_dit, s
 from torch import Tensor
 
 import tmatch as tm
+from tmatch.distribution.categorical import filter_logits
 from tmatch.guidance import Branches
-from tmatch.kernel.categorical import narrowed
-from tmatch.kernel.masked import Turn, unmasked
+from tmatch.kernel.masked import UnmaskStep, unmasked
 
 N = SHAPE[0] * SHAPE[1]
 MASKED = [name for name in tm.VARIANTS if isinstance(small_model(name).kernel, tm.MaskedTokens)]
@@ -31,7 +31,7 @@ def test_the_share_that_is_hidden_follows_the_cosine() -> None:
 
 
 def test_masking_ratios_are_those_published() -> None:
-    u = tm.Noise(range(20_000)).uniform()
+    u = tm.RandomStreams(range(20_000)).uniform()
     gaussian, cosine = tm.TruncatedGaussianRatio()(u), tm.CosineRatio()(u)
     assert 0.7 <= gaussian.min() < 0.71
     assert 0.99 < gaussian.max() <= 1
@@ -74,23 +74,23 @@ def test_the_loss_counts_hidden_tokens_only(name: str) -> None:
         """The loss of a token is its place, from 1 on."""
 
         head = None
-        embed, require = staticmethod(model.kernel.law.embed), staticmethod(model.kernel.law.require)
+        embed, require = staticmethod(model.kernel.distribution.embed), staticmethod(model.kernel.distribution.require)
 
-        def loss(self, b: Tensor, h: Tensor, t: Tensor, noise: tm.Noise) -> Tensor:
+        def loss(self, b: Tensor, h: Tensor, t: Tensor, rng: tm.RandomStreams) -> Tensor:
             return torch.arange(1.0, N + 1).expand(len(b), -1)
 
     hidden: list[Tensor] = []
     kernel = model.kernel
     contexts = kernel.contexts
     kernel.contexts = lambda y, known, *rest: (hidden.append(~known), contexts(y, known, *rest))[1]
-    kernel.ratio, kernel.law = Share(), Places()
-    losses = model.loss(data_of(name, 5), tm.Noise(range(5)), condition(5))
+    kernel.ratio, kernel.distribution = Share(), Places()
+    losses = model.loss(data_of(name, 5), tm.RandomStreams(range(5)), condition(5))
     assert hidden[0].sum(1).tolist() == [N // 3] * 5
     torch.testing.assert_close(losses, (torch.arange(1.0, N + 1) * hidden[0]).sum(1) / N)
 
 
 def test_a_ratio_stays_in_its_range_or_is_refused() -> None:
-    u = tm.Noise(range(5_000)).uniform()
+    u = tm.RandomStreams(range(5_000)).uniform()
     for mode, std in ((1.0, 0.25), (0.5, 0.1), (0.85, 0.01), (1.2, 0.1)):
         shares = tm.TruncatedGaussianRatio(mode, std)(u)
         assert 0.7 <= shares.min() <= shares.max() <= 1
@@ -113,8 +113,8 @@ def test_the_share_of_iterations_left_falls_to_nothing() -> None:
     model, left = small_model("mar-discrete"), []
     reveal = model.kernel.reveal
     model.kernel.reveal = lambda h, t, turn, *rest: (left.append(turn.left), reveal(h, t, turn, *rest))[1]
-    decoding = tm.Decoding(unmasking=tm.Unmasking(4, "confidence"))
-    model.sample(shape_of("mar-discrete"), tm.Noise(range(2)), condition(2), decoding=decoding)
+    params = tm.SamplingParams(unmasking=tm.Unmasking(4, "confidence"))
+    model.sample(shape_of("mar-discrete"), tm.RandomStreams(range(2)), condition(2), params=params)
     assert left == [0.75, 0.5, 0.25, 0.0]
 
 
@@ -130,10 +130,12 @@ def test_confidence_is_noisy_at_first_and_greedy_at_last() -> None:
 
     def first(left: float, temperature: float) -> list[int]:
         kernel = tm.MaskedCodes(Places(), Graded(codes), tm.CosineRatio())
-        noise, places = tm.Noise(range(400)), torch.arange(float(N)).expand(400, -1)[..., None]
-        turn = Turn(torch.zeros(400, N, dtype=torch.bool), torch.zeros(400, N), 0, 1, left)
-        decoding = tm.Decoding(unmasking=tm.Unmasking(2, "confidence", temperature), choice=tm.Choice(temperature=0))
-        new = kernel.reveal(places, None, turn, noise, decoding, Branches((None,), (1.0,)))[1]
+        rng, places = tm.RandomStreams(range(400)), torch.arange(float(N)).expand(400, -1)[..., None]
+        turn = UnmaskStep(torch.zeros(400, N, dtype=torch.bool), torch.zeros(400, N), 0, 1, left)
+        params = tm.SamplingParams(
+            unmasking=tm.Unmasking(2, "confidence", temperature), choice=tm.CodeSampling(temperature=0)
+        )
+        new = kernel.reveal(places, None, turn, rng, params, Branches((None,), (1.0,)))[1]
         return new.sum(0).tolist()
 
     greedy = [0] * (N - 1) + [400]
@@ -144,7 +146,7 @@ def test_confidence_is_noisy_at_first_and_greedy_at_last() -> None:
     assert some[-1] == max(some), "and does not turn confidence round"
 
 
-class Oracle(tm.Law):
+class Oracle(tm.TokenDistribution):
     """Draws the true token of each place, which it knows by what the backbone says: the place itself."""
 
     def __init__(self, y: Tensor, channels: int) -> None:
@@ -152,13 +154,13 @@ class Oracle(tm.Law):
         self.y, self.head, self.channels = y, None, channels
         self.asked: list[Tensor] = []
 
-    def loss(self, b: Tensor, h: Tensor, t: Tensor | None, noise: tm.Noise) -> Tensor:
+    def loss(self, b: Tensor, h: Tensor, t: Tensor | None, rng: tm.RandomStreams) -> Tensor:
         raise AssertionError("an oracle is not trained")
 
-    def start(self, noise: tm.Noise, *tokens: int) -> Tensor:
-        return noise.uniform(*tokens)
+    def start(self, rng: tm.RandomStreams, *tokens: int) -> Tensor:
+        return rng.uniform(*tokens)
 
-    def forward(self, start, h, t, decoding, branches, clock=None):  # noqa: ANN001, ANN201
+    def forward(self, start, h, t, params, branches, time_cache=None):  # noqa: ANN001, ANN201
         places = h[..., :1].round().long()
         self.asked.append(places[..., 0])
         return self.y.take_along_dim(places, dim=1)
@@ -177,14 +179,14 @@ class Places(torch.nn.Module):
 @pytest.mark.parametrize("iterations", [1, 2, 4, None])
 @pytest.mark.parametrize("transitions", [1, 2, 3])
 def test_an_oracle_regenerates_the_data(order: str, iterations: int | None, transitions: int) -> None:
-    x_T = tm.Noise(range(3)).normal(*SHAPE)
-    law = Oracle(x_T.flatten(1, 2), SHAPE[-1])
-    kernel = tm.Masked(Places(), law, SHAPE[-1], 8, tm.CosineRatio())
+    x_T = tm.RandomStreams(range(3)).normal(*SHAPE)
+    distribution = Oracle(x_T.flatten(1, 2), SHAPE[-1])
+    kernel = tm.Masked(Places(), distribution, SHAPE[-1], 8, tm.CosineRatio())
     model = tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, tm.Grid.uniform(transitions))
-    decoding = tm.Decoding(unmasking=tm.Unmasking(iterations, order))
-    assert torch.equal(model.sample(SHAPE, tm.Noise(range(3)), decoding=decoding), x_T)
-    drawn = torch.cat(law.asked, dim=1)
-    assert len(law.asked) == transitions * (iterations or N)
+    params = tm.SamplingParams(unmasking=tm.Unmasking(iterations, order))
+    assert torch.equal(model.sample(SHAPE, tm.RandomStreams(range(3)), params=params), x_T)
+    drawn = torch.cat(distribution.asked, dim=1)
+    assert len(distribution.asked) == transitions * (iterations or N)
     for one in drawn.split(N, dim=1):
         assert torch.equal(one.sort(1).values, torch.arange(N).expand(3, -1)), "each token once a transition"
         assert torch.equal(one, torch.arange(N).expand(3, -1)) == (order == "raster" or iterations == 1)
@@ -208,8 +210,8 @@ def test_an_oracle_of_codes_regenerates_them(order: str, iterations: int | None)
     codes = data_of("mar-discrete", 3)
     kernel = tm.MaskedCodes(Places(), CodeOracle(codes), tm.CosineRatio())
     model = tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, tm.Grid.uniform(1))
-    decoding = tm.Decoding(unmasking=tm.Unmasking(iterations, order))
-    assert torch.equal(model.sample(shape_of("mar-discrete"), tm.Noise(range(3)), decoding=decoding), codes)
+    params = tm.SamplingParams(unmasking=tm.Unmasking(iterations, order))
+    assert torch.equal(model.sample(shape_of("mar-discrete"), tm.RandomStreams(range(3)), params=params), codes)
 
 
 @pytest.mark.parametrize("name", [name for name in MASKED if not tm.VARIANTS[name].codes])
@@ -233,8 +235,8 @@ def test_every_token_is_told_all_of_the_state_before_and_of_the_known(name: str)
 @pytest.mark.parametrize("name", MASKED)
 def test_a_batch_is_its_images_one_by_one_in_any_order(name: str, order: str) -> None:
     model, given = small_model(name), condition(4)
-    decoding = tm.Decoding(unmasking=tm.Unmasking(3, order), choice=tm.Choice(0.9, top_k=7, top_p=0.9))
-    runs = [tm.generate(model, shape_of(name), range(4), given, decoding=decoding, batch_size=size) for size in (4, 1)]
+    params = tm.SamplingParams(unmasking=tm.Unmasking(3, order), choice=tm.CodeSampling(0.9, top_k=7, top_p=0.9))
+    runs = [tm.generate(model, shape_of(name), range(4), given, params=params, batch_size=size) for size in (4, 1)]
     torch.testing.assert_close(runs[0].x, runs[1].x, atol=1e-5, rtol=1e-5)
     assert runs[0].evaluations.backbone == 3 * (len(tm.VARIANTS[name].times.points) - 1)
 
@@ -243,46 +245,55 @@ CONDITIONAL = tm.NoGuidance().at(0.0, None)
 
 
 def test_codes_are_drawn_as_often_as_the_softmax_says() -> None:
-    law = awake(tm.Categorical(CODES, 8, 8))
+    distribution = awake(tm.Categorical(CODES, 8, 8))
     n, h = 20_000, torch.randn(1, 3, 8)
-    k, chances = law.draw(law.start(tm.Noise(range(n)), 3), h.expand(n, -1, -1), tm.Choice(), CONDITIONAL)
-    p = law.logits(h)[0].softmax(-1)
+    k, chances = distribution.draw(
+        distribution.start(tm.RandomStreams(range(n)), 3), h.expand(n, -1, -1), tm.CodeSampling(), CONDITIONAL
+    )
+    p = distribution.logits(h)[0].softmax(-1)
     for token in range(3):
         seen = k[:, token, 0].long().bincount(minlength=CODES) / n
         assert ((seen - p[token]).abs() < 5 * (p[token] * (1 - p[token]) / n).sqrt() + 1e-9).all()
-    narrow = law.draw(law.start(tm.Noise(range(n)), 3), h.expand(n, -1, -1), tm.Choice(0.5, top_k=2), CONDITIONAL)
+    narrow = distribution.draw(
+        distribution.start(tm.RandomStreams(range(n)), 3),
+        h.expand(n, -1, -1),
+        tm.CodeSampling(0.5, top_k=2),
+        CONDITIONAL,
+    )
     assert narrow[0].unique().numel() <= 2 * 3
     torch.testing.assert_close(narrow[1], p.log().expand(n, -1, -1).take_along_dim(narrow[0].long(), dim=-1)[..., 0])
     torch.testing.assert_close(chances, p.log().expand(n, -1, -1).take_along_dim(k.long(), dim=-1)[..., 0])
 
 
 def test_the_loss_is_the_log_probability() -> None:
-    law = awake(tm.Categorical(CODES, 8, 8))
+    distribution = awake(tm.Categorical(CODES, 8, 8))
     h, b = torch.randn(2, 3, 8), torch.randint(CODES, (2, 3, 1)).float()
-    expected = -law.logits(h).log_softmax(-1).take_along_dim(b.long(), dim=-1)[..., 0]
-    torch.testing.assert_close(law.loss(b, h, None, tm.Noise([0, 1])), expected)
+    expected = -distribution.logits(h).log_softmax(-1).take_along_dim(b.long(), dim=-1)[..., 0]
+    torch.testing.assert_close(distribution.loss(b, h, None, tm.RandomStreams([0, 1])), expected)
 
 
 def test_choices_narrow_the_logits() -> None:
     logits = torch.tensor([0.5, 0.25, 0.15, 0.1]).log()
-    p = lambda **choice: narrowed(logits, tm.Choice(**choice)).softmax(-1)  # noqa: E731
+    p = lambda **choice: filter_logits(logits, tm.CodeSampling(**choice)).softmax(-1)  # noqa: E731
     torch.testing.assert_close(p(), torch.tensor([0.5, 0.25, 0.15, 0.1]))
     torch.testing.assert_close(p(top_k=2), torch.tensor([2 / 3, 1 / 3, 0, 0]))
     torch.testing.assert_close(p(top_p=0.6), torch.tensor([2 / 3, 1 / 3, 0, 0]))
     torch.testing.assert_close(p(top_p=0.5), torch.tensor([1.0, 0, 0, 0]))
     torch.testing.assert_close(p(temperature=0.5)[0] / p(temperature=0.5)[1], torch.tensor(4.0))
-    law = awake(tm.Categorical(CODES, 8, 8))
+    distribution = awake(tm.Categorical(CODES, 8, 8))
     h = torch.randn(50, 3, 8)
-    greedy = law.draw(law.start(tm.Noise(range(50)), 3), h, tm.Choice(temperature=0), CONDITIONAL)[0]
-    assert torch.equal(greedy[..., 0].long(), law.logits(h).argmax(-1))
+    greedy = distribution.draw(
+        distribution.start(tm.RandomStreams(range(50)), 3), h, tm.CodeSampling(temperature=0), CONDITIONAL
+    )[0]
+    assert torch.equal(greedy[..., 0].long(), distribution.logits(h).argmax(-1))
 
 
 def test_logits_are_guided() -> None:
-    law = awake(tm.Categorical(CODES, 8, 8))
+    distribution = awake(tm.Categorical(CODES, 8, 8))
     h = torch.randn(2, 3, 8)  # an image: conditional, then null
     branches = Branches((None, None), (3.0, -2.0))
-    k = law.draw(law.start(tm.Noise([0]), 3), h, tm.Choice(temperature=0), branches)[0]
-    guided = law.logits(h[1:]) + 3 * (law.logits(h[:1]) - law.logits(h[1:]))
+    k = distribution.draw(distribution.start(tm.RandomStreams([0]), 3), h, tm.CodeSampling(temperature=0), branches)[0]
+    guided = distribution.logits(h[1:]) + 3 * (distribution.logits(h[:1]) - distribution.logits(h[1:]))
     assert torch.equal(k[..., 0].long(), guided.argmax(-1))
 
 
@@ -297,16 +308,16 @@ def test_the_most_confident_codes_are_kept() -> None:
         def forward(self, x, t, condition=None, *, positions=None):  # noqa: ANN001, ANN202
             return sure.expand(len(x), -1)[..., None]
 
-    kernel.backbone, kernel.law.readout = Known(), torch.nn.Linear(1, CODES)
-    torch.nn.init.zeros_(kernel.law.readout.weight)
-    torch.nn.init.zeros_(kernel.law.readout.bias)
-    kernel.law.readout.weight.data[0] = 1
+    kernel.backbone, kernel.distribution.readout = Known(), torch.nn.Linear(1, CODES)
+    torch.nn.init.zeros_(kernel.distribution.readout.weight)
+    torch.nn.init.zeros_(kernel.distribution.readout.bias)
+    kernel.distribution.readout.weight.data[0] = 1
     order = []
-    how = tm.Decoding(
-        unmasking=tm.Unmasking(order="confidence", temperature=0.0), choice=tm.Choice(temperature=0),
-        observe=lambda moment: order.append(moment.known.flatten().tolist()),
+    how = tm.SamplingParams(
+        unmasking=tm.Unmasking(order="confidence", temperature=0.0), choice=tm.CodeSampling(temperature=0),
+        observe=lambda fixed_time: order.append(fixed_time.known.flatten().tolist()),
     )  # fmt: skip
-    kernel.sample(torch.zeros(1, 2, 3, 1), *torch.tensor([0.0, 1.0]), None, tm.Noise([0]), how)
+    kernel.sample(torch.zeros(1, 2, 3, 1), *torch.tensor([0.0, 1.0]), None, tm.RandomStreams([0]), how)
     assert order[0] == [False, True, False, False, False, True]
     assert order[1] == [False, True, False, True, False, True]
 
@@ -321,21 +332,23 @@ def test_the_most_confident_codes_are_kept() -> None:
         (
             lambda: tm.TransitionMatching(
                 tm.IndependentLinearProcess(), tm.NextState(), small_model("mar-discrete").kernel, tm.Grid.uniform(2)
-            ).loss(data_of("mar-discrete", 8), tm.Noise(range(8)), condition(8)),
+            ).loss(data_of("mar-discrete", 8), tm.RandomStreams(range(8)), condition(8)),
             "their rows make one transition",
         ),
         (lambda: tm.Unmasking(temperature=math.nan), "temperature is a finite number"),
-        (lambda: tm.Choice(temperature=-1), "temperature is a finite number from 0 up; got -1"),
-        (lambda: tm.Choice(top_k=0), "top-k, is a whole number from 1 up"),
-        (lambda: tm.Choice(top_p=0.0), "top-p, is above 0 and at most 1"),
+        (lambda: tm.CodeSampling(temperature=-1), "temperature is a finite number from 0 up; got -1"),
+        (lambda: tm.CodeSampling(top_k=0), "top-k, is a whole number from 1 up"),
+        (lambda: tm.CodeSampling(top_p=0.0), "top-p, is above 0 and at most 1"),
         (lambda: unmasked(16, 17), "16 tokens are drawn in at most 16 iterations"),
         (lambda: tm.build("ar-discrete", small_dit(timed=False), 4), "say how many the tokenizer has"),
         (
-            lambda: small_model("ar-discrete").loss(torch.full((1, 2, 3, 1), 11.0), tm.Noise([0]), condition(1)),
+            lambda: small_model("ar-discrete").loss(
+                torch.full((1, 2, 3, 1), 11.0), tm.RandomStreams([0]), condition(1)
+            ),
             "Codes run from 0 to 10 here, and the data has 11 to 11: was it encoded with another codebook",
         ),
         (
-            lambda: small_model("mar-discrete").loss(torch.zeros(1, 2, 3, 4), tm.Noise([0]), condition(1)),
+            lambda: small_model("mar-discrete").loss(torch.zeros(1, 2, 3, 4), tm.RandomStreams([0]), condition(1)),
             "encode with a discrete autoencoder",
         ),
         (

@@ -23,14 +23,14 @@ ROWS = {**tm.VARIANTS, "one step of DTM": ONE_STEP}
 SAMPLES = 1500  # the laws are checked to within five of their standard errors
 
 
-def gaussian(noise: tm.Noise) -> Tensor:
-    return (MEAN + noise.normal(TOKENS) @ FACTOR.T)[..., None]
+def gaussian(rng: tm.RandomStreams) -> Tensor:
+    return (MEAN + rng.normal(TOKENS) @ FACTOR.T)[..., None]
 
 
-def chain(noise: tm.Noise) -> Tensor:
+def chain(rng: tm.RandomStreams) -> Tensor:
     """Four codes, each the one before it in three cases of four and any other in the fourth."""
-    first, moves = (noise.uniform() * CODES).long(), (noise.uniform(TOKENS - 1) * 8).long()
-    steps = torch.where(moves < 6, 0, moves - 5)  # 0 six times of eight, then 1 and 2
+    first, steps = (rng.uniform() * CODES).long(), (rng.uniform(TOKENS - 1) * 8).long()
+    steps = torch.where(steps < 6, 0, steps - 5)  # 0 six times of eight, then 1 and 2
     return (torch.cat((first[:, None], first[:, None] + steps.cumsum(1)), dim=1) % CODES)[..., None].float()
 
 
@@ -39,16 +39,16 @@ def learnt(name: str, data, steps: int = 500, batch: int = 256, rate: float = 8e
     torch.manual_seed(0)
     row = ROWS[name]
     backbone = tm.DiT(32 if row.embeds else 1, width=32, depth=1, heads=2, timed=row.timed)
-    head = tm.HeadConfig(codes=CODES) if row.codes else tm.HeadConfig(32, 2, draws=2)
+    head = tm.HeadConfig(codes=CODES) if row.codes else tm.HeadConfig(32, 2, samples_per_token=2)
     model = row.build(backbone, 1, head)
     if name == "mar":  # of four tokens at least 0.7 hidden is at most one known, and sampling asks for up to three
         model.kernel.ratio = tm.TruncatedGaussianRatio(std=0.5, low=0.1)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=0.1)
     for step in range(steps):
-        noise = tm.Noise.derive(0, step, batch)
+        rng = tm.RandomStreams.derive(0, step, batch)
         optimizer.zero_grad()
-        model.loss(data(noise), noise).mean().backward()
+        model.loss(data(rng), rng).mean().backward()
         optimizer.step()
         schedule.step()
     return model
@@ -58,10 +58,10 @@ def learnt(name: str, data, steps: int = 500, batch: int = 256, rate: float = 8e
 def test_a_correlated_gaussian_is_learnt(name: str) -> None:
     """And so is the way to it: with what a state owes to the one before, Cov(X_s, X_t) = s t Cov(X_T)."""
     model = learnt(name, gaussian, steps=STEPS.get(name, 500))
-    decoding = tm.Decoding(tm.Midpoint(8))
-    drawn = tm.generate(model, (TOKENS, 1), range(SAMPLES), decoding=decoding, batch_size=SAMPLES, keep_path=True)
+    params = tm.SamplingParams(tm.Midpoint(8))
+    drawn = tm.generate(model, (TOKENS, 1), range(SAMPLES), params=params, batch_size=SAMPLES, keep_path=True)
     assert_moments(drawn.x[..., 0], MEAN, COVARIANCE)
-    states = [moment.x_t[..., 0] for moment in drawn.path if moment.kind == "transition"]
+    states = [fixed_time.x_t[..., 0] for fixed_time in drawn.path if fixed_time.kind == "transition"]
     t = torch.tensor(model.times.points[1:]).repeat_interleave(TOKENS)
     covariance = t.outer(t) * COVARIANCE.repeat(len(states), len(states)) + ((1 - t) ** 2).diag()
     assert_moments(torch.cat(states, dim=1), t * MEAN.repeat(len(states)), covariance)
@@ -69,7 +69,7 @@ def test_a_correlated_gaussian_is_learnt(name: str) -> None:
 
 def test_one_step_of_dtm_cannot_for_its_tokens_are_independent() -> None:
     model = learnt("one step of DTM", gaussian)
-    x = tm.generate(model, (TOKENS, 1), range(SAMPLES), decoding=tm.Decoding(tm.Midpoint(8)), batch_size=SAMPLES).x
+    x = tm.generate(model, (TOKENS, 1), range(SAMPLES), params=tm.SamplingParams(tm.Midpoint(8)), batch_size=SAMPLES).x
     assert_moments(x[..., 0], MEAN, COVARIANCE.diagonal().diag())
 
 

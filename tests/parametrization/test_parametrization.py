@@ -2,7 +2,7 @@ import pytest
 import torch
 from laws import Oracle
 
-from tmatch import Continuous, Grid, Noise, TransitionMatching
+from tmatch import Continuous, Grid, RandomStreams, TransitionMatching
 from tmatch.parametrization import PARAMETRIZATIONS, Parametrization
 from tmatch.process import PROCESSES, Process
 
@@ -22,18 +22,18 @@ PAIRS = pytest.mark.parametrize(
 )
 
 
-def noise(n: int = 50) -> Noise:
-    return Noise(range(n), dtype=torch.float64)
+def rng(n: int = 50) -> RandomStreams:
+    return RandomStreams(range(n), dtype=torch.float64)
 
 
 @PAIRS
 def test_target_then_advance_gives_the_next_state(y: str, q: str) -> None:
     parametrization, process = PARAMETRIZATIONS[y], PROCESSES[q]
-    x_T = noise().normal(2, 3)
+    x_T = rng().normal(2, 3)
     for t, t_next in [(0.0, 0.2), (0.2, 0.5), (0.9, 1.0)]:
         times = torch.full((50,), t).double(), torch.full((50,), t_next).double()
-        transition = process.sample(x_T, *times, noise())
-        replay = noise()
+        transition = process.sample(x_T, *times, rng())
+        replay = rng()
         replay.normal(2, 3)  # Z_t was drawn first
         x_next = parametrization.advance(process, transition.x_t, parametrization.target(transition), *times, replay)
         torch.testing.assert_close(x_next, transition.x_next, atol=1e-9, rtol=1e-9)
@@ -42,8 +42,8 @@ def test_target_then_advance_gives_the_next_state(y: str, q: str) -> None:
 @PAIRS
 def test_the_estimate_is_the_data(y: str, q: str) -> None:
     parametrization, process = PARAMETRIZATIONS[y], PROCESSES[q]
-    x_T, t = noise().normal(2, 3), torch.tensor(0.4).double()
-    transition = process.sample(x_T, t, t, noise())
+    x_T, t = rng().normal(2, 3), torch.tensor(0.4).double()
+    transition = process.sample(x_T, t, t, rng())
     estimate = parametrization.estimate(process, transition.x_t, parametrization.target(transition), t)
     if estimate is None:
         assert parametrization.symbol == "X_{t+1}"  # the only Y that does not tell X_T
@@ -54,20 +54,20 @@ def test_the_estimate_is_the_data(y: str, q: str) -> None:
 @PAIRS
 def test_a_perfect_kernel_regenerates_the_data(y: str, q: str) -> None:
     parametrization, process = PARAMETRIZATIONS[y], PROCESSES[q]
-    x_T = noise(8).normal(2, 3)
+    x_T = rng(8).normal(2, 3)
     model = TransitionMatching(process, parametrization, Oracle(process, parametrization, x_T), GRID)
-    torch.testing.assert_close(model.sample((2, 3), noise(8)), x_T, atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(model.sample((2, 3), rng(8)), x_T, atol=1e-8, rtol=1e-8)
 
 
 def test_the_next_state_needs_its_own_grid() -> None:
     process, parametrization = PROCESSES["independent-linear"], PARAMETRIZATIONS["next-state"]
-    kernel = Oracle(process, parametrization, noise(1).normal(1, 1))
+    kernel = Oracle(process, parametrization, rng(1).normal(1, 1))
     with pytest.raises(ValueError, match="train NextState on a Grid"):
         TransitionMatching(process, parametrization, kernel, Continuous())
     model = TransitionMatching(process, parametrization, kernel, GRID)
     for steps in (2, [0, 0.2, 1]):
         with pytest.raises(ValueError, match="takes the 4 steps it was trained with"):
-            model.sample((1, 1), noise(1), steps=steps)
+            model.sample((1, 1), rng(1), steps=steps)
 
 
 def test_noise_does_not_tell_the_data_where_there_is_none() -> None:

@@ -15,10 +15,10 @@ def test_the_operations_of_a_step_on_a_cpu_are_those_planned_for_a_gpu(
     def model() -> tm.TransitionMatching:
         return tm.build("fm", tm.DiT(8, 32, 2, 4, condition_width=16), 8)
 
-    noise, text = tm.Noise(range(3)), torch.randn(3, 5, 16)
+    rng, text = tm.RandomStreams(range(3)), torch.randn(3, 5, 16)
     condition = tm.Condition(text, torch.ones(3, 5, dtype=torch.bool))
     here = model()
-    counted = benchmark("flops").flops(lambda: here.loss(noise.normal(4, 4, 8), noise, condition).mean().backward())
+    counted = benchmark("flops").flops(lambda: here.loss(rng.normal(4, 4, 8), rng, condition).mean().backward())
     with torch.device("meta"):
         there = model()
     assert counted == sum(planned(there, (4, 4, 8), (5, 16), 3).values())

@@ -5,7 +5,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tmatch as tm
 from tmatch.plan import Draw, sampling
-from tmatch.plan.gpu import AsOnGPU
+from tmatch.plan.gpu import GPUSimulationMode
 from tmatch.plan.training import condition_of
 from tmatch.variants import VARIANTS
 
@@ -24,15 +24,15 @@ def steps_of(name: str) -> int | None:
     return None if isinstance(VARIANTS[name].parametrization, tm.NextState) else 2
 
 
-def guided(text: tm.Condition, head_steps: int) -> tm.Decoding:
-    return tm.Decoding(tm.Euler(head_steps), tm.ClassifierFreeGuidance(text))
+def guided(text: tm.Condition, head_steps: int) -> tm.SamplingParams:
+    return tm.SamplingParams(tm.Euler(head_steps), tm.ClassifierFreeGuidance(text))
 
 
 @pytest.mark.parametrize(("name", "steps"), [*((name, steps_of(name)) for name in ROWS), ("fm-restart", 10)])
 def test_evaluations_are_those_of_generation(name: str, steps: int | None) -> None:
     found = sampling(meta(name), shape_of(name), TEXT, Draw(steps, head_steps=3))
-    decoding = guided(condition(1, seed=9), 3)
-    real = tm.generate(small_model(name), shape_of(name), [0], condition(1), steps=steps, decoding=decoding).evaluations
+    params = guided(condition(1, seed=9), 3)
+    real = tm.generate(small_model(name), shape_of(name), [0], condition(1), steps=steps, params=params).evaluations
     assert (found.evaluations("backbone"), found.evaluations("head")) == (real.backbone, real.head)
 
 
@@ -41,9 +41,9 @@ def test_flops_are_those_of_the_whole_sampler(name: str) -> None:
     """Within half a token of a cache."""
     model, shape = meta(name), shape_of(name)
     found = sampling(model, shape, TEXT, Draw(steps_of(name), head_steps=2, images=2))
-    with FlopCounterMode(display=False) as counter, AsOnGPU():
-        decoding = guided(condition_of(TEXT, 1), 2)
-        tm.generate(model, shape, range(2), condition_of(TEXT, 2), steps=steps_of(name), decoding=decoding)
+    with FlopCounterMode(display=False) as counter, GPUSimulationMode():
+        params = guided(condition_of(TEXT, 1), 2)
+        tm.generate(model, shape, range(2), condition_of(TEXT, 2), steps=steps_of(name), params=params)
     assert sum(found.flops(part) for part in PARTS) == pytest.approx(counter.get_total_flops(), rel=0.005)
 
 
@@ -84,7 +84,9 @@ def test_masked_kernels_take_their_iterations() -> None:
 def test_the_networks_are_themselves_again() -> None:
     model = meta("artm-2")
     sampling(model, shape_of("artm-2"), TEXT)
-    assert not {"forward", "open", "prepare"} & (vars(model.kernel.backbone).keys() | vars(model.kernel.head).keys())
+    assert not {"forward", "init_cache", "prepare"} & (
+        vars(model.kernel.backbone).keys() | vars(model.kernel.head).keys()
+    )
 
 
 def test_guidance_without_a_text_is_refused() -> None:

@@ -65,7 +65,7 @@ def test_parts_add_up(name: str) -> None:
     model = meta(name)
     assert sum(parameters(model).values()) == sum(p.numel() for p in model.parameters())
     with FlopCounterMode(display=False) as counter:
-        with gpu.AsOnGPU():
+        with gpu.GPUSimulationMode():
             loss = loss_of(model, shape_of(name), TEXT, 2)
         loss.backward()
     assert sum(flops(model, shape_of(name), TEXT, 2).values()) == counter.get_total_flops()
@@ -87,7 +87,7 @@ def test_checkpointing_costs_a_forward_pass_of_the_blocks() -> None:
 
 def saved_on_a_cpu(name: str, batch: int, autocast: bool) -> int:
     """Bytes that autograd saves of a real loss, each storage once, parameters not."""
-    model, saved, noise = build(name), {}, tm.Noise(range(batch))
+    model, saved, rng = build(name), {}, tm.RandomStreams(range(batch))
     own = {id(p.untyped_storage()) for p in model.parameters()}
 
     def pack(x: Tensor) -> Tensor:
@@ -96,9 +96,9 @@ def saved_on_a_cpu(name: str, batch: int, autocast: bool) -> int:
             saved[id(storage)] = storage
         return x
 
-    text = tm.Condition.dense(noise.normal(*TEXT))
+    text = tm.Condition.dense(rng.normal(*TEXT))
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast), saved_tensors_hooks(pack, lambda x: x):
-        loss = model.loss(noise.normal(*GRID), noise, text).mean()
+        loss = model.loss(rng.normal(*GRID), rng, text).mean()
     assert loss.requires_grad
     return sum(storage.nbytes() for storage in saved.values())
 

@@ -2,7 +2,8 @@ import pytest
 from sources import Encoders
 from tiny import save_kl_autoencoder, save_text_encoder
 
-from tmatch.pretrained import load_autoencoder, load_text_encoder
+from tmatch.codec.diffusers import load_autoencoder
+from tmatch.conditioning.transformers import load_text_encoder
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from sources import Encoders, contents, folder_of, picture, preparation, rows
+from sources import Encoders, contents, folder_of, image, preparation, rows
 from torch import Tensor
 
 from tmatch.app.cli import main
 from tmatch.app.prepare import Encoding
+from tmatch.data import shards
+from tmatch.data.manifest import Chunk, alike
+from tmatch.data.sources import open_source
+from tmatch.data.sources.source import LETTERS, SAMPLED
 from tmatch.files import write_text
-from tmatch.prepare import Preparation, open_source, shards
-from tmatch.prepare.manifest import Chunk, alike
+from tmatch.prepare import Preparation
 from tmatch.prepare.records import Records
-from tmatch.prepare.source import LETTERS, SAMPLED
 
 
 def with_settings(work: Preparation, **changed: object) -> Preparation:
@@ -46,10 +48,10 @@ def without_memory(*_: object) -> Tensor:
 def test_while_no_chunk_is_done_settings_may_change(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    source = str(folder_of(tmp_path / "images", rows(9)))
     with monkeypatch.context() as patch:
         patch.setattr(encoders[0], "encode", without_memory)
-        with pytest.raises(ValueError, match=r"with 3 pictures at once; give a smaller --batch\.$"):
+        with pytest.raises(ValueError, match=r"with 3 images at once; give a smaller --batch\.$"):
             preparation(source, tmp_path / "out", encoders, "centre").run()
     with monkeypatch.context() as patch:
         patch.setattr(encoders[1], "forward", without_memory)
@@ -65,14 +67,14 @@ def test_while_no_chunk_is_done_settings_may_change(
 def test_advice_that_needs_a_new_folder_says_so(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    source = str(folder_of(tmp_path / "images", rows(9)))
     work, calls = preparation(source, tmp_path / "out", encoders, "centre"), 0
     encode = encoders[0].encode
 
-    def later(pictures: Tensor) -> Tensor:
+    def later(images: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
-        return encode(pictures) if calls < 3 else without_memory()
+        return encode(images) if calls < 3 else without_memory()
 
     monkeypatch.setattr(encoders[0], "encode", later)
     with pytest.raises(ValueError, match="give a smaller --batch and a new folder"):
@@ -80,7 +82,7 @@ def test_advice_that_needs_a_new_folder_says_so(
 
 
 def test_the_first_of_several_processes_may_come_second_with_new_settings(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    source = str(folder_of(tmp_path / "images", rows(9)))
     (tmp_path / "out").mkdir()
     old = with_settings(preparation(source, tmp_path / "out", encoders), dtype="float16").settings
     write_text(tmp_path / "out" / "settings.json", old.model_dump_json())
@@ -100,7 +102,7 @@ GOOD = '{"file_name": "008.png", "text": "a blue circle"}'
 def test_a_line_that_was_mended_is_taken_and_only_its_chunk_is_made_again(
     bad: str, tmp_path: Path, encoders: Encoders
 ) -> None:
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     rewrite(source, lambda text: "\n".join([*text.splitlines()[:8], bad]))
     first = preparation(str(source), tmp_path / "out", encoders).run()
     before = times(tmp_path / "out")
@@ -118,7 +120,7 @@ def test_a_line_that_was_mended_is_taken_and_only_its_chunk_is_made_again(
 def test_a_caption_that_was_changed_is_encoded_again_by_the_process_whose_it_is(
     tmp_path: Path, encoders: Encoders
 ) -> None:
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     preparation(str(source), tmp_path / "out", encoders).run()
     rewrite(source, lambda text: text.replace('005.png", "text": "a red circle', '005.png", "text": "a blue circle'))
     for rank in (1, 0):
@@ -128,17 +130,17 @@ def test_a_caption_that_was_changed_is_encoded_again_by_the_process_whose_it_is(
 
 
 def listings(kind: str, folder: Path, captions: list[str]) -> list[str]:
-    """What a source of eight pictures lists for the first four and for the others."""
+    """What a source of eight images lists for the first four and for the others."""
     folder.mkdir()
     for k, caption in enumerate(captions):
-        (folder / f"{k}.png").write_bytes(picture(k))
+        (folder / f"{k}.png").write_bytes(image(k))
         (folder / f"{k}.txt").write_text(caption)
     if kind == "tar":
         with tarfile.open(folder / "all.tar", "w") as tar:
             for file in sorted(folder.glob("*.[pt][nx]*")):
                 tar.add(file, file.name)
     if kind == "table":
-        table = {"image": [picture(k) for k in range(len(captions))], "text": captions}
+        table = {"image": [image(k) for k in range(len(captions))], "text": captions}
         Dataset.from_dict(table).to_parquet(folder / "all.parquet")
     source = open_source(str(folder / {"tar": "all.tar", "table": "all.parquet", "pairs": ""}[kind]))
     return [source.listed(range(4)), source.listed(range(4, 8))]
@@ -155,10 +157,10 @@ def test_a_caption_is_of_what_is_listed_for_its_rows_and_no_others(kind: str, tm
 
 
 def test_a_source_is_known_by_half_of_its_rows(tmp_path: Path, encoders: Encoders) -> None:
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     preparation(str(source), tmp_path / "out", encoders).run()
     before = contents(tmp_path / "out")
-    other = folder_of(tmp_path / "other", [(f"{k:03}.png", picture(50 + k), "a red circle") for k in range(9)])
+    other = folder_of(tmp_path / "other", [(f"{k:03}.png", image(50 + k), "a red circle") for k in range(9)])
     with pytest.raises(ValueError, match="holds shards with another contents; give a new folder"):
         preparation(str(other), tmp_path / "out", encoders).run()
     rewrite(source, lambda text: text.replace('"text"', '"caption"'))
@@ -175,14 +177,14 @@ def test_a_source_is_known_by_half_of_its_rows(tmp_path: Path, encoders: Encoder
 
 
 def test_the_contents_of_many_rows_are_some_of_them(tmp_path: Path) -> None:
-    source = open_source(str(folder_of(tmp_path / "pictures", rows(2 * SAMPLED + 1))))
+    source = open_source(str(folder_of(tmp_path / "images", rows(2 * SAMPLED + 1))))
     assert len(source.contents) == SAMPLED * LETTERS
 
 
 def test_a_source_may_lie_elsewhere_when_it_goes_on(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     preparation(str(source), tmp_path / "out", encoders).run()
     before = times(tmp_path / "out")
     shutil.move(source, tmp_path / "moved")
@@ -195,20 +197,20 @@ def test_a_source_may_lie_elsewhere_when_it_goes_on(
 
 
 def test_skipped_rows_are_looked_at_last_and_by_the_first_process_alone(tmp_path: Path, encoders: Encoders) -> None:
-    pictures = rows(9)
-    pictures[0], pictures[5] = (("a.png", b"bad", "a"), ("b.png", b"bad", "a"))
-    source = str(folder_of(tmp_path / "pictures", pictures))
+    images = rows(9)
+    images[0], images[5] = (("a.png", b"bad", "a"), ("b.png", b"bad", "a"))
+    source = str(folder_of(tmp_path / "images", images))
     preparation(source, tmp_path / "out", encoders).run()
     (tmp_path / "out" / "chunks" / "000002.json").unlink()
     for rank, expected in ((1, []), (0, [8, 0, 5])):
         work, read = preparation(source, tmp_path / "out", encoders), list[int]()
-        own = work.picture
+        own = work.image
 
         def counted(row: int, read: list[int] = read, own: Callable[[int], object] = own) -> object:
             read.append(row)
             return own(row)
 
-        work.picture = counted
+        work.image = counted
         work.run(rank=rank, world=2, workers=1)
         assert read == expected
 
@@ -216,10 +218,10 @@ def test_skipped_rows_are_looked_at_last_and_by_the_first_process_alone(tmp_path
 def test_a_long_look_at_what_is_there_is_said(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    source = str(folder_of(tmp_path / "images", rows(9)))
     preparation(source, tmp_path / "out", encoders).run()
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("tmatch.prepare.source.SILENCE", -1)
+    monkeypatch.setattr("tmatch.data.sources.source.SILENCE", -1)
     preparation(source, tmp_path / "out", encoders).run()
     assert "is being held against its source: 2 chunks so far.\n" in capsys.readouterr().err
 
@@ -227,7 +229,7 @@ def test_a_long_look_at_what_is_there_is_said(
 def test_what_was_seen_whole_is_not_opened_again(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    source = str(folder_of(tmp_path / "images", rows(9)))
     preparation(source, tmp_path / "out", encoders).run()
     (tmp_path / "out" / "chunks" / "000001.json").unlink()
     opened: list[int] = []
@@ -254,18 +256,18 @@ def test_what_was_seen_whole_is_not_opened_again(
 def test_the_next_chunk_is_read_and_the_last_one_written_while_one_is_encoded(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(60)))
+    source = str(folder_of(tmp_path / "images", rows(60)))
     work = preparation(source, tmp_path / "out", encoders, "centre", chunk=20)
     read, encoding, chunks = [threading.Event() for _ in range(60)], threading.Event(), iter(range(3))
-    own, conditions, write = work.picture, work._conditions, shards.write
+    own, conditions, write = work.image, work._conditions, shards.write
 
-    def picture(row: int) -> object:
+    def image(row: int) -> object:
         read[row].set()
         return own(row)
 
     def encoded(captions: object) -> object:
         chunk = next(chunks)
-        assert chunk == 2 or read[20 * chunk + 35].wait(10), "pictures are read while captions are encoded"
+        assert chunk == 2 or read[20 * chunk + 35].wait(10), "images are read while captions are encoded"
         if chunk == 1:
             encoding.set()
         return conditions(captions)
@@ -274,7 +276,7 @@ def test_the_next_chunk_is_read_and_the_last_one_written_while_one_is_encoded(
         assert encoding.wait(10), "the next chunk is encoded while one is written"
         return write(path, tensors)
 
-    work.picture, work._conditions = picture, encoded
+    work.image, work._conditions = image, encoded
     monkeypatch.setattr("tmatch.prepare.run.write", written)
     work.run(workers=2)
     monkeypatch.undo()
@@ -285,7 +287,7 @@ def test_the_next_chunk_is_read_and_the_last_one_written_while_one_is_encoded(
 def test_what_cannot_be_written_ends_the_work_and_the_same_command_goes_on(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, write = str(folder_of(tmp_path / "pictures", rows(12))), shards.write
+    source, write = str(folder_of(tmp_path / "images", rows(12))), shards.write
 
     def full(path: Path, tensors: dict[str, Tensor]) -> str:
         if path.name.startswith("000001"):
@@ -305,7 +307,7 @@ def test_what_cannot_be_written_ends_the_work_and_the_same_command_goes_on(
 def test_a_chunk_that_is_being_written_is_whole_when_the_work_is_ended(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, write = str(folder_of(tmp_path / "pictures", rows(12))), shards.write
+    source, write = str(folder_of(tmp_path / "images", rows(12))), shards.write
     work, begun, ended = preparation(source, tmp_path / "out", encoders, "centre"), threading.Event(), threading.Event()
 
     def slowly(path: Path, tensors: dict[str, Tensor]) -> str:
@@ -314,11 +316,11 @@ def test_a_chunk_that_is_being_written_is_whole_when_the_work_is_ended(
         time.sleep(0.1)
         return write(path, tensors)
 
-    def stopped(pictures: Tensor, own: Callable[[Tensor], Tensor] = work._latents) -> Tensor:
+    def stopped(images: Tensor, own: Callable[[Tensor], Tensor] = work._latents) -> Tensor:
         if begun.wait(0.2):
             ended.set()
             raise KeyboardInterrupt
-        return own(pictures)
+        return own(images)
 
     monkeypatch.setattr("tmatch.prepare.run.write", slowly)
     work._latents = stopped
@@ -330,8 +332,8 @@ def test_a_chunk_that_is_being_written_is_whole_when_the_work_is_ended(
 def test_a_sign_of_life_is_given_about_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(os, "utime", told.append)
-    records, clock = Records(tmp_path), iter(x / 10 for x in range(1000, 1000 + 80))
-    monkeypatch.setattr("tmatch.prepare.records.time.monotonic", lambda: next(clock))
+    records, time_cache = Records(tmp_path), iter(x / 10 for x in range(1000, 1000 + 80))
+    monkeypatch.setattr("tmatch.prepare.records.time.monotonic", lambda: next(time_cache))
     for _ in range(60):
         records.alive()
     assert 2 <= len(told) <= 8
@@ -340,7 +342,7 @@ def test_a_sign_of_life_is_given_about_once_a_second(tmp_path: Path, monkeypatch
 def test_captions_are_cut_into_tokens_once_for_lengths_and_once_to_be_encoded(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = preparation(str(folder_of(tmp_path / "pictures", rows(12))), tmp_path / "out", encoders, "centre", chunk=12)
+    work = preparation(str(folder_of(tmp_path / "images", rows(12))), tmp_path / "out", encoders, "centre", chunk=12)
     calls: list[int] = []
     lengths = work.text.lengths
     monkeypatch.setattr(work.text, "lengths", lambda captions: calls.append(len(captions)) or lengths(captions))
@@ -358,7 +360,7 @@ def test_both_encoders_have_a_precision_of_their_own(tmp_path: Path, encoders: E
     ):
         autoencoder, text = Encoding(**how, **given).encoders()
         assert (autoencoder.precision, text.precision) == expected
-    command = ["prepare", str(folder_of(tmp_path / "pictures", rows(3))), "--out", str(tmp_path / "out")]
+    command = ["prepare", str(folder_of(tmp_path / "images", rows(3))), "--out", str(tmp_path / "out")]
     command += ["--autoencoder", how["autoencoder"], "--text", how["text"], "--size", "16"]
     main([*command, "--text-precision", "bfloat16"])
     settings = json.loads((tmp_path / "out" / "settings.json").read_text())

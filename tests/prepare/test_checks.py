@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import tmatch as tm
-import tmatch.prepare.shards as module
-from tmatch.prepare import ShardSet
-from tmatch.prepare.stream import Order, Stream, StreamedStates
+import tmatch.data.shards as module
+from tmatch.data.shards import ShardSet
+from tmatch.data.stream import Order, Stream, StreamedStates
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than there are cores
 

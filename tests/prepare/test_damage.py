@@ -1,4 +1,4 @@
-"""What is damaged, odd or changed: pictures, captions, sources, shards."""
+"""What is damaged, odd or changed: images, captions, sources, shards."""
 
 import copy
 import io
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from sources import Encoders, contents, encoded, folder_of, picture, preparation, rows
+from sources import Encoders, contents, encoded, folder_of, image, preparation, rows
 from tiny import save_text_encoder
 
-from tmatch.prepare import Preparation, ShardSet
-from tmatch.prepare.manifest import AutoencoderIdentity, TextIdentity
-from tmatch.prepare.shards import NULL
-from tmatch.pretrained import load_text_encoder
-from tmatch.pretrained.identity import Precision
+from tmatch.conditioning.transformers import load_text_encoder
+from tmatch.data.manifest import AutoencoderIdentity, TextIdentity
+from tmatch.data.shards import NULL, ShardSet
+from tmatch.hub import Precision
+from tmatch.prepare import Preparation
 
 GOOD: dict[str, bytes] = {
     "cmyk.jpg": encoded(Image.new("CMYK", (20, 20), (0, 255, 255, 0)), "JPEG"),
@@ -25,28 +25,28 @@ GOOD: dict[str, bytes] = {
     "animated.gif": encoded(
         Image.new("RGB", (20, 20), "red"), "GIF", save_all=True, append_images=[Image.new("RGB", (20, 20), "blue")]
     ),
-    "mislabelled.jpg": picture(0),
+    "mislabelled.jpg": image(0),
     "transparent.png": encoded(Image.new("RGBA", (20, 20), (0, 0, 0, 0))),
     "palette.png": encoded(Image.new("P", (20, 20))),
     "grey16.tif": encoded(Image.new("I;16B", (20, 20), 32896), "TIFF"),
 }
 BAD: dict[str, tuple[bytes, str]] = {
-    "corrupt.png": (picture(1)[:100], "truncated"),
-    "empty.png": (b"", "no picture"),
-    "text.png": (b"not a picture", "no picture"),
-    "dot.png": (picture(1, (1, 1)), "too small"),
+    "corrupt.png": (image(1)[:100], "truncated"),
+    "empty.png": (b"", "no image"),
+    "text.png": (b"not an image", "no image"),
+    "dot.png": (image(1, (1, 1)), "too small"),
     "huge.png": (encoded(Image.new("1", (20_000, 20_000)), compress_level=9), "exceeds limit"),
     "real.tif": (encoded(Image.new("F", (20, 20), 0.5), "TIFF"), "not whole"),
     "fine.tif": (encoded(Image.new("I", (20, 20), 70_000), "TIFF"), "not of 16 bits"),
-    "program.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n", "no picture"),
+    "program.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n", "no image"),
 }
 
 
-def test_odd_pictures_are_read_and_bad_ones_skipped_with_the_reason(tmp_path: Path, encoders: Encoders) -> None:
-    pictures = [*((name, content, "a red circle") for name, content in GOOD.items())]
-    pictures += [(name, content, "a red circle") for name, (content, _) in BAD.items()]
-    pictures += [("a.png", picture(2), ""), ("b.png", picture(3), 7), ("c.png", picture(4), " \n")]
-    folder = folder_of(tmp_path / "pictures", pictures)
+def test_odd_images_are_read_and_bad_ones_skipped_with_the_reason(tmp_path: Path, encoders: Encoders) -> None:
+    images = [*((name, content, "a red circle") for name, content in GOOD.items())]
+    images += [(name, content, "a red circle") for name, (content, _) in BAD.items()]
+    images += [("a.png", image(2), ""), ("b.png", image(3), 7), ("c.png", image(4), " \n")]
+    folder = folder_of(tmp_path / "images", images)
     with (folder / "metadata.jsonl").open("ab") as file:
         file.write(b'{"file_name": "cmyk.jpg"}\n{"text": "a"}\nno json\n{"file_name": "cmyk.jpg", "text": "\xff"}\n')
         file.write(b'{"file_name": "../out.png", "text": "a"}\n{"file_name": "none.png", "text": "a"}\n[]\n')
@@ -68,15 +68,15 @@ def test_odd_pictures_are_read_and_bad_ones_skipped_with_the_reason(tmp_path: Pa
     expected += ["Too many levels", "not JSON"]
     for reason, part in zip(reasons, expected, strict=True):
         assert part in reason
-    pixels = {name: work.picture(k).pixels.float().mean((1, 2)) for k, name in enumerate(GOOD)}
+    pixels = {name: work.image(k).pixels.float().mean((1, 2)) for k, name in enumerate(GOOD)}
     for grey in ("grey16.png", "grey16.tif"):
         assert pixels[grey].tolist() == [128, 128, 128], "16 bits are scaled, not clipped"
-    assert pixels["animated.gif"].argmax() == 0, "the first picture of an animation"
+    assert pixels["animated.gif"].argmax() == 0, "the first image of an animation"
     assert pixels["transparent.png"].tolist() == [255, 255, 255]
 
 
 def test_damaged_and_foreign_shards_are_refused(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(4)))
+    source = str(folder_of(tmp_path / "images", rows(4)))
     preparation(source, tmp_path / "out", encoders, "centre").run()
     shards = ShardSet(tmp_path / "out")
     file = tmp_path / "out" / shards.manifest.shards[0].file
@@ -113,7 +113,7 @@ def test_a_truncated_tar_is_used_up_to_there_and_the_rest_is_listed(tmp_path: Pa
         last = tar.getmembers()[-2]
     whole = (tmp_path / "whole.tar").read_bytes()
     damaged = {
-        "within": (whole[: last.offset_data + 100], 2, 2),  # the picture that is cut, and what was after it
+        "within": (whole[: last.offset_data + 100], 2, 2),  # the image that is cut, and what was after it
         "between": (whole[: last.offset], 2, 1),
         "flipped": (whole[: last.offset] + b"\xff" + whole[last.offset + 1 :], 2, 1),
         "hole": (whole[: last.offset] + bytes(512) + whole[last.offset + 512 :], 2, 1),
@@ -127,23 +127,23 @@ def test_a_truncated_tar_is_used_up_to_there_and_the_rest_is_listed(tmp_path: Pa
         assert ("cut or damaged from here on" in (tmp_path / name / "skipped.jsonl").read_text()) == (name != "whole")
 
 
-def test_members_of_one_name_are_samples_of_their_own_and_two_pictures_in_one_are_listed(
+def test_members_of_one_name_are_samples_of_their_own_and_two_images_in_one_are_listed(
     tmp_path: Path, encoders: Encoders
 ) -> None:
-    with tarfile.open(tmp_path / "pictures.tar", "w") as tar:
+    with tarfile.open(tmp_path / "images.tar", "w") as tar:
         for k, name in enumerate(
             ("a.png", "a.txt", "a.png", "a.txt", "b.png", "b.webp", "b.txt", "c.png", "c.png", "c.txt")
         ):
-            part = b"a circle" if name.endswith("txt") else picture(k)
+            part = b"a circle" if name.endswith("txt") else image(k)
             member = tarfile.TarInfo(name)
             member.size = len(part)
             tar.addfile(member, io.BytesIO(part))
-    manifest = preparation(str(tmp_path / "pictures.tar"), tmp_path / "out", encoders).run()
+    manifest = preparation(str(tmp_path / "images.tar"), tmp_path / "out", encoders).run()
     assert manifest is not None
     assert (manifest.samples, manifest.skipped) == (3, 2)
     said = (tmp_path / "out" / "skipped.jsonl").read_text()
-    assert "several pictures, .png and .webp: leave one" in said
-    assert '"key":"pictures.tar/c","reason":"it has no .txt or .json' in said, "the text is its neighbour's"
+    assert "several images, .png and .webp: leave one" in said
+    assert '"key":"images.tar/c","reason":"it has no .txt or .json' in said, "the text is its neighbour's"
     shards = ShardSet(tmp_path / "out")
     latents = [latent for number in range(len(manifest.shards)) for latent in shards.read(number).latents]
     assert len({tuple(latent.flatten().tolist()) for latent in latents}) == 3
@@ -154,7 +154,7 @@ def times(folder: Path) -> dict[str, int]:
 
 
 def test_encoders_may_lie_elsewhere_when_it_goes_on(tmp_path: Path, encoders: Encoders) -> None:
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     preparation(str(source), tmp_path / "out", encoders).run()
     before = times(tmp_path / "out")
     work = preparation(str(source), tmp_path / "out", encoders)
@@ -171,7 +171,7 @@ def test_encoders_may_lie_elsewhere_when_it_goes_on(tmp_path: Path, encoders: En
 
 
 def test_a_row_that_was_mended_is_taken_by_the_same_command(tmp_path: Path, encoders: Encoders) -> None:
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     good = (source / "005.png").read_bytes()
     (source / "005.png").unlink()
     first = preparation(str(source), tmp_path / "out", encoders).run()
@@ -188,7 +188,7 @@ def test_a_row_that_was_mended_is_taken_by_the_same_command(tmp_path: Path, enco
 
 
 def test_a_row_that_is_mended_meanwhile_is_taken_by_the_next_command(tmp_path: Path, encoders: Encoders) -> None:
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     good = (source / "001.png").read_bytes()
     (source / "001.png").unlink()
     work = preparation(str(source), tmp_path / "out", encoders)
@@ -208,7 +208,7 @@ def test_a_row_that_is_mended_meanwhile_is_taken_by_the_next_command(tmp_path: P
 
 
 def test_a_folder_begun_before_sources_had_a_digest_goes_on(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(3)))
+    source = str(folder_of(tmp_path / "images", rows(3)))
     preparation(source, tmp_path / "out", encoders).run()
     file = tmp_path / "out" / "settings.json"
     old = json.loads(file.read_text())
@@ -218,7 +218,7 @@ def test_a_folder_begun_before_sources_had_a_digest_goes_on(tmp_path: Path, enco
 
 
 def test_what_the_machine_does_is_not_blamed_on_rows(tmp_path: Path, encoders: Encoders) -> None:
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     work = preparation(str(source), tmp_path / "out", encoders)
     source.rename(tmp_path / "gone")
     with pytest.raises(OSError, match="The folder is gone"):
@@ -230,7 +230,7 @@ def test_what_the_machine_does_is_not_blamed_on_rows(tmp_path: Path, encoders: E
 
 
 def test_a_shard_that_lost_its_end_is_made_again(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    source = str(folder_of(tmp_path / "images", rows(9)))
     preparation(source, tmp_path / "out", encoders).run()
     before = contents(tmp_path / "out")
     shard = next((tmp_path / "out").glob("000001*.safetensors"))
@@ -240,7 +240,7 @@ def test_a_shard_that_lost_its_end_is_made_again(tmp_path: Path, encoders: Encod
 
 
 def test_a_manifest_that_says_other_samples_is_refused(tmp_path: Path, encoders: Encoders) -> None:
-    preparation(str(folder_of(tmp_path / "pictures", rows(4))), tmp_path / "out", encoders, "centre").run()
+    preparation(str(folder_of(tmp_path / "images", rows(4))), tmp_path / "out", encoders, "centre").run()
     file = tmp_path / "out" / "manifest.json"
     manifest = json.loads(file.read_text())
     file.write_text(json.dumps({**manifest, "samples": 5}))
@@ -264,7 +264,7 @@ def test_texts_that_cannot_be_held_are_refused_with_what_helps(
 ) -> None:
     autoencoder, text = encoders[0], copy.deepcopy(encoders[1])
     text.precision = precision
-    work = preparation(str(folder_of(tmp_path / "pictures", rows(2))), tmp_path / "out", (autoencoder, text))
+    work = preparation(str(folder_of(tmp_path / "images", rows(2))), tmp_path / "out", (autoencoder, text))
     work.settings = work.settings.model_copy(update={"dtype": "float16"})
     text.network.encoder.final_layer_norm.weight.data.fill_(value)
     with pytest.raises(ValueError, match=words):

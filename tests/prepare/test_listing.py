@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from sources import pairs_of, tar_of
 
-from tmatch.prepare import open_source
-from tmatch.prepare.source import Unusable
-from tmatch.prepare.tars import _Member
+from tmatch.data.sources import open_source
+from tmatch.data.sources.source import Unusable
+from tmatch.data.sources.tars import _Member
 
 
 def test_a_linked_folder_is_listed_and_not_followed(tmp_path: Path) -> None:
-    folder, other = pairs_of(tmp_path / "pictures", 2), pairs_of(tmp_path / "other", 1)
+    folder, other = pairs_of(tmp_path / "images", 2), pairs_of(tmp_path / "other", 1)
     plain = open_source(str(folder))
     (folder / "within").mkdir()
     links = (folder / "linked.png", folder / "within" / "again", folder / ".hidden")
@@ -30,7 +30,7 @@ def test_a_linked_folder_is_listed_and_not_followed(tmp_path: Path) -> None:
     assert open_source(str(folder)).contents == plain.contents
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "all").symlink_to(other)
-    with pytest.raises(ValueError, match=r"holds no pictures: .*links/all is a link to a folder, .*: give that folder"):
+    with pytest.raises(ValueError, match=r"holds no images: .*links/all is a link to a folder, .*: give that folder"):
         open_source(str(tmp_path / "links"))
 
 
@@ -45,10 +45,10 @@ def test_a_row_takes_little_memory(kind: str, tmp_path: Path) -> None:
         name = str(pairs_of(tmp_path / "pairs", count))
     tracemalloc.start()
     source = open_source(name)
-    held = tracemalloc.get_traced_memory()[0] / count
+    locked = tracemalloc.get_traced_memory()[0] / count
     tracemalloc.stop()
     assert len(source) == count
-    assert held < 250
+    assert locked < 250
 
 
 def test_what_takes_long_is_said_once_by_the_first_process(
@@ -57,9 +57,9 @@ def test_what_takes_long_is_said_once_by_the_first_process(
     name = str(pairs_of(tmp_path / "pairs", 3))
     open_source(name)
     assert capsys.readouterr().err == "", "what is quick is not talked about"
-    monkeypatch.setattr("tmatch.prepare.source.SILENCE", -1)
+    monkeypatch.setattr("tmatch.data.sources.source.SILENCE", -1)
     open_source(name)
-    assert f"tmatch: {name} is being listed: 2 pictures so far.\n" in capsys.readouterr().err
+    assert f"tmatch: {name} is being listed: 2 images so far.\n" in capsys.readouterr().err
     open_source(tar_of(tmp_path / "some.tar", [("a.txt", b"a"), ("b.txt", b"b")]))
     assert "some.tar is being listed: 0 tars so far.\n" in capsys.readouterr().err
     monkeypatch.setenv("RANK", "1")

@@ -1,4 +1,4 @@
-"""From captioned pictures to shards."""
+"""From captioned images to shards."""
 
 import io
 import json
@@ -11,20 +11,22 @@ from PIL import Image
 from sources import Encoders, contents, folder_of, preparation, rows
 
 from tmatch.app.cli import main
-from tmatch.prepare import Crop, Preparation, ShardSet
+from tmatch.data.crop import Crop
+from tmatch.data.shards import ShardSet
+from tmatch.prepare import Preparation
 
 
 def test_killed_and_started_again_it_writes_the_same_bytes(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", [*rows(22), ("bad.png", b"no picture", "a circle")]))
+    source = str(folder_of(tmp_path / "images", [*rows(22), ("bad.png", b"no image", "a circle")]))
     manifest = preparation(source, tmp_path / "whole", encoders).run()
     assert manifest is not None
     assert (manifest.samples, manifest.skipped, manifest.captions, manifest.captions_cut) == (22, 1, 26, 4)
     expected = contents(tmp_path / "whole")
-    for moment in range(0, 12, 3):
+    for fixed_time in range(0, 12, 3):
         again, calls = preparation(source, tmp_path / "killed", encoders), []
 
         def until(
-            *arguments: object, again: Preparation = again, calls: list[int] = calls, last: int = moment
+            *arguments: object, again: Preparation = again, calls: list[int] = calls, last: int = fixed_time
         ) -> object:
             calls.append(1)
             if len(calls) > last % 5:
@@ -39,7 +41,7 @@ def test_killed_and_started_again_it_writes_the_same_bytes(tmp_path: Path, encod
 
 
 def test_processes_that_share_the_work_write_the_same_bytes(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(22)))
+    source = str(folder_of(tmp_path / "images", rows(22)))
     preparation(source, tmp_path / "one", encoders).run()
     for rank in (2, 1, 0):
         preparation(source, tmp_path / "three", encoders).run(rank=rank, world=3)
@@ -49,7 +51,7 @@ def test_processes_that_share_the_work_write_the_same_bytes(tmp_path: Path, enco
 def test_a_process_that_is_gone_is_not_waited_for(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    source = str(folder_of(tmp_path / "images", rows(9)))
     monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 0)
     with pytest.raises(ValueError, match="1 of 3 chunks are not there"):
         preparation(source, tmp_path / "shards", encoders).run(rank=0, world=2)
@@ -57,7 +59,7 @@ def test_a_process_that_is_gone_is_not_waited_for(
 
 
 def test_a_source_without_a_single_good_row_is_refused(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", [("bad.png", b"no picture", "a circle")]))
+    source = str(folder_of(tmp_path / "images", [("bad.png", b"no image", "a circle")]))
     with pytest.raises(ValueError, match=r"No row of .* can be used; .*skipped.jsonl says why"):
         preparation(source, tmp_path / "shards", encoders).run()
     assert "bad.png" in (tmp_path / "shards" / "skipped.jsonl").read_text()
@@ -67,39 +69,39 @@ def test_every_kind_of_source_gives_the_same_samples(tmp_path: Path, encoders: E
     from datasets import Dataset, Features, List, Value
     from datasets import Image as ImageFeature
 
-    pictures = rows(9)
-    folder_of(tmp_path / "folder", pictures)
-    with tarfile.open(tmp_path / "pictures.tar", "w") as tar:
-        for name, content, text in pictures:
+    images = rows(9)
+    folder_of(tmp_path / "folder", images)
+    with tarfile.open(tmp_path / "images.tar", "w") as tar:
+        for name, content, text in images:
             for suffix, part in ((".png", content), (".json", json.dumps({"text": text}).encode())):
                 member = tarfile.TarInfo(name.removesuffix(".png") + suffix)
                 member.size = len(part)
                 tar.addfile(member, io.BytesIO(part))
     table = Dataset.from_dict(
         {
-            "image": [{"bytes": content, "path": None} for _, content, _ in pictures],
-            "text": [text if isinstance(text, list) else [text] for _, _, text in pictures],
+            "image": [{"bytes": content, "path": None} for _, content, _ in images],
+            "text": [text if isinstance(text, list) else [text] for _, _, text in images],
         },
         features=Features({"image": ImageFeature(), "text": List(Value("string"))}),
     )
-    table.to_parquet(tmp_path / "pictures.parquet")
+    table.to_parquet(tmp_path / "images.parquet")
     table.save_to_disk(tmp_path / "saved")
     shards = {}
-    for name in ("folder", "pictures.tar", "pictures.parquet", "saved"):
+    for name in ("folder", "images.tar", "images.parquet", "saved"):
         preparation(str(tmp_path / name), tmp_path / f"out-{name}", encoders).run()
         shards[name] = {k: v for k, v in contents(tmp_path / f"out-{name}").items() if k.endswith(".safetensors")}
         assert shards[name] == shards["folder"]
-    table.map(lambda row: {"text": ["another"] * len(row["text"])}).to_parquet(tmp_path / "pictures.parquet")
+    table.map(lambda row: {"text": ["another"] * len(row["text"])}).to_parquet(tmp_path / "images.parquet")
     with pytest.raises(ValueError, match="holds shards with another contents"):
-        preparation(str(tmp_path / "pictures.parquet"), tmp_path / "out-pictures.parquet", encoders).run()
+        preparation(str(tmp_path / "images.parquet"), tmp_path / "out-images.parquet", encoders).run()
 
 
-def test_a_folder_with_a_text_beside_each_picture(tmp_path: Path, encoders: Encoders) -> None:
-    pictures = [(name, content, text) for name, content, text in rows(9) if isinstance(text, str)]
-    folder_of(tmp_path / "listed", pictures)
+def test_a_folder_with_a_text_beside_each_image(tmp_path: Path, encoders: Encoders) -> None:
+    images = [(name, content, text) for name, content, text in rows(9) if isinstance(text, str)]
+    folder_of(tmp_path / "listed", images)
     (paired := tmp_path / "paired").mkdir()
     (paired / "more").mkdir()
-    for name, content, text in pictures:
+    for name, content, text in images:
         (paired / name).write_bytes(content)
         (paired / name).with_suffix(".txt").write_text(f"{text}\n")
     preparation(str(tmp_path / "listed"), tmp_path / "one", encoders).run()
@@ -108,7 +110,7 @@ def test_a_folder_with_a_text_beside_each_picture(tmp_path: Path, encoders: Enco
         {k: v for k, v in contents(tmp_path / out).items() if k.endswith(".safetensors")} for out in ("one", "other")
     )
     assert listed == found
-    (paired / "more" / "alone.png").write_bytes(pictures[0][1])
+    (paired / "more" / "alone.png").write_bytes(images[0][1])
     (paired / ".thumbs").mkdir()
     (paired / ".thumbs" / "000.png").write_bytes(b"what a system leaves")
     for name, content in (("kind.xcf", b"?"), ("kind.txt", b"a circle"), ("two.png", b"?"), ("two.jpg", b"?")):
@@ -117,19 +119,19 @@ def test_a_folder_with_a_text_beside_each_picture(tmp_path: Path, encoders: Enco
         preparation(str(paired), tmp_path / "other", encoders).run()
     manifest = preparation(str(paired), tmp_path / "again", encoders).run()
     assert manifest is not None
-    assert (manifest.samples, manifest.skipped) == (len(pictures), 3)
+    assert (manifest.samples, manifest.skipped) == (len(images), 3)
     said = (tmp_path / "again" / "skipped.jsonl").read_text()
-    for reason in ("more/alone.txt cannot be read: No such file", "has no picture", "two.jpg and two.png: leave one"):
+    for reason in ("more/alone.txt cannot be read: No such file", "has no image", "two.jpg and two.png: leave one"):
         assert reason in said
     for text in paired.rglob("*.txt"):
         text.unlink()
-    with pytest.raises(ValueError, match=r"pictures without captions: write a metadata.jsonl, or .* a .txt"):
+    with pytest.raises(ValueError, match=r"images without captions: write a metadata.jsonl, or .* a .txt"):
         preparation(str(paired), tmp_path / "none", encoders)
 
 
 def test_what_is_read_back_is_what_the_encoders_say(tmp_path: Path, encoders: Encoders) -> None:
     autoencoder, text = encoders
-    work = preparation(str(folder_of(tmp_path / "pictures", rows(7))), tmp_path / "out", encoders)
+    work = preparation(str(folder_of(tmp_path / "images", rows(7))), tmp_path / "out", encoders)
     work.run()
     shards = ShardSet(tmp_path / "out")
     seen = []
@@ -137,7 +139,7 @@ def test_what_is_read_back_is_what_the_encoders_say(tmp_path: Path, encoders: En
         samples = shards.read(number)
         assert samples.latents.shape[2:] == shard.size
         for k, row in enumerate(samples.rows.tolist()):
-            one = work.picture(row)
+            one = work.image(row)
             torch.testing.assert_close(samples.latents[k], autoencoder.encode(one.pixels[None] / 255)[0])
             for turn in range(3):
                 expected = text([one.captions[turn % len(one.captions)]])
@@ -162,7 +164,7 @@ def test_buckets_waste_little(size: int, multiple: int, ratio: float) -> None:
 def test_the_command_prepares_and_says_what_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], encoders: Encoders
 ) -> None:
-    source = folder_of(tmp_path / "pictures", [*rows(5), ("bad.png", b"", "a")])
+    source = folder_of(tmp_path / "images", [*rows(5), ("bad.png", b"", "a")])
     command = ["prepare", str(source), "--out", str(tmp_path / "out"), "--size", "16", "--multiple", "4"]
     own = ["--autoencoder", encoders[0].name, "--text", encoders[1].name]
     main([*command, *own])

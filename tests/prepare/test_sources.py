@@ -1,4 +1,4 @@
-"""Where pictures and captions are found, and what is said where they are not."""
+"""Where images and captions are found, and what is said where they are not."""
 
 import json
 import time
@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sources import Encoders, contents, folder_of, pairs_of, picture, preparation, rows, table, tar_of
+from sources import Encoders, contents, folder_of, image, pairs_of, preparation, rows, table, tar_of
 
-from tmatch.prepare import Preparation, naming, open_source
-from tmatch.prepare.source import Unusable
+from tmatch.data.sources import naming, open_source
+from tmatch.data.sources.source import Unusable
+from tmatch.prepare import Preparation
 
 
 def test_names_of_tables_are_no_patterns(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_a_split_of_what_has_none_is_refused(tmp_path: Path) -> None:
     table(tmp_path / "table" / "a.parquet", range(1))
     table(tmp_path / "table" / "training.parquet", range(1, 2))
     assert captions(tmp_path / "table") == ["a 0", "a 1"]
-    tar_of(tmp_path / "some.tar", [("a.png", picture(0)), ("a.txt", b"a")])
+    tar_of(tmp_path / "some.tar", [("a.png", image(0)), ("a.txt", b"a")])
     for local in ("table", "some.tar", str(folder_of(tmp_path / "listed", rows(1))), str(pairs_of(tmp_path / "p", 1))):
         with pytest.raises(ValueError, match=r"has no splits to choose one by --split: leave that out"):
             open_source(str(tmp_path / local), split="test")
@@ -60,20 +61,20 @@ def test_tables_may_have_columns_of_their_own_and_no_rows(tmp_path: Path) -> Non
 
     table(tmp_path / "a.parquet", range(2))
     table(tmp_path / "b.parquet", range(0))
-    more = {"image": [picture(2)], "text": ["a 2"], "url": ["u"]}
+    more = {"image": [image(2)], "text": ["a 2"], "url": ["u"]}
     Dataset.from_dict(more).to_parquet(tmp_path / "c.parquet")
     source = open_source(str(tmp_path))
     assert [source.read(k).captions for k in range(len(source))] == [("a 0",), ("a 1",), ("a 2",)]
     with pytest.raises(ValueError, match=r"a\.parquet has no column 'url'; name one of image, text by --image-column"):
         open_source(str(tmp_path), text="url")
-    with pytest.raises(ValueError, match=r"b\.parquet lists no pictures"):
+    with pytest.raises(ValueError, match=r"b\.parquet lists no images"):
         open_source(str(tmp_path / "b.parquet"))
 
 
 def test_a_table_is_copied_without_its_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from datasets import Dataset
 
-    more = {"image": [picture(2)], "text": ["a 2"], "url": ["u"]}
+    more = {"image": [image(2)], "text": ["a 2"], "url": ["u"]}
     Dataset.from_dict(more).to_parquet(tmp_path / "a.parquet")
     made = []
     monkeypatch.setattr(naming, "TableSource", lambda name, table, *columns: made.append(table))
@@ -82,8 +83,8 @@ def test_a_table_is_copied_without_its_other_columns(tmp_path: Path, monkeypatch
 
 
 def test_kinds_that_lie_together_are_not_chosen_from(tmp_path: Path) -> None:
-    tar_of(tmp_path / "some.tar", [("a.png", picture(0)), ("a.txt", b"a")])
-    (tmp_path / "b.png").write_bytes(picture(1))
+    tar_of(tmp_path / "some.tar", [("a.png", image(0)), ("a.txt", b"a")])
+    (tmp_path / "b.png").write_bytes(image(1))
     (tmp_path / "b.txt").write_text("a")
     with pytest.raises(ValueError, match=r"holds some\.tar and b\.png: give a folder of one kind, or a file"):
         open_source(str(tmp_path))
@@ -92,12 +93,12 @@ def test_kinds_that_lie_together_are_not_chosen_from(tmp_path: Path) -> None:
 
 def test_tables_that_lie_deeper_are_pointed_at(tmp_path: Path) -> None:
     table(tmp_path / "data" / "a.parquet", range(1))
-    with pytest.raises(ValueError, match=r"holds no pictures: .*/data has some"):
+    with pytest.raises(ValueError, match=r"holds no images: .*/data has some"):
         open_source(str(tmp_path))
 
 
 def test_captions_may_have_another_name_in_a_folder(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "pictures", rows(2))
+    folder = folder_of(tmp_path / "images", rows(2))
     plain = open_source(str(folder))
     (folder / "metadata.jsonl").write_text(json.dumps({"file_name": "000.png", "caption": "a circle"}) + "\n")
     source = open_source(str(folder), text="caption")
@@ -108,14 +109,14 @@ def test_captions_may_have_another_name_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_texts_in_capitals_are_captions(tmp_path: Path) -> None:
-    (tmp_path / "A.PNG").write_bytes(picture(0))
+    (tmp_path / "A.PNG").write_bytes(image(0))
     (tmp_path / "A.TXT").write_text("a circle")
     assert open_source(str(tmp_path)).read(0).captions == ("a circle",)
 
 
 def test_a_link_out_of_a_folder_is_listed_as_one(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "pictures", rows(1))
-    (tmp_path / "000.png").write_bytes(picture(0))
+    folder = folder_of(tmp_path / "images", rows(1))
+    (tmp_path / "000.png").write_bytes(image(0))
     (folder / "000.png").unlink()
     (folder / "000.png").symlink_to(tmp_path / "000.png")
     with pytest.raises(Unusable, match=r"000\.png is a link to what is outside of the folder"):
@@ -123,60 +124,60 @@ def test_a_link_out_of_a_folder_is_listed_as_one(tmp_path: Path) -> None:
 
 
 def test_links_within_a_tar_lead_to_what_was_before_them(tmp_path: Path) -> None:
-    members: list[tuple[str, bytes | str]] = [("./x/a.png", picture(0)), ("./x/a.txt", b"a circle")]
+    members: list[tuple[str, bytes | str]] = [("./x/a.png", image(0)), ("./x/a.txt", b"a circle")]
     members += [("b.png", "x/a.png"), ("b.txt", "x/a.txt"), ("x/c.png", "~a.png"), ("x/c.txt", "~./a.txt")]
-    members += [("d.png", "gone.png"), ("d.txt", "~x/a.txt"), ("e.photo.png", picture(1)), ("e.txt", b"a")]
+    members += [("d.png", "gone.png"), ("d.txt", "~x/a.txt"), ("e.photo.png", image(1)), ("e.txt", b"a")]
     source = open_source(tar_of(tmp_path / "some.tar", members))
     assert [source.key(k) for k in range(len(source))] == [f"some.tar/{key}" for key in ("./x/a", "b", "x/c", "d", "e")]
     for k in range(3):
         read = source.read(k)
-        assert (read.picture, read.captions) == (picture(0), ("a circle",))
+        assert (read.image, read.captions) == (image(0), ("a circle",))
     with pytest.raises(Unusable, match="a link to what is not in the tar before it"):
         source.read(3)
-    with pytest.raises(Unusable, match=r"it has no picture, only \.photo\.png and \.txt"):
+    with pytest.raises(Unusable, match=r"it has no image, only \.photo\.png and \.txt"):
         source.read(4)
 
 
 def test_a_column_of_a_tar_is_read_even_beside_a_text(tmp_path: Path) -> None:
-    both = [("a.png", picture(0)), ("a.txt", b"old"), ("a.json", b'{"text": "older", "new": "a circle"}')]
-    name = tar_of(tmp_path / "some.tar", [*both, ("b.png", picture(1)), ("b.txt", b"old"), ("b.json", b"{}")])
+    both = [("a.png", image(0)), ("a.txt", b"old"), ("a.json", b'{"text": "older", "new": "a circle"}')]
+    name = tar_of(tmp_path / "some.tar", [*both, ("b.png", image(1)), ("b.txt", b"old"), ("b.json", b"{}")])
     assert open_source(name).read(0).captions == ("old",)
     source = open_source(name, text="new")
     assert source.read(0).captions == ("a circle",)
     with pytest.raises(Unusable, match=r"its \.json has no 'new'; --text-column names another"):
         source.read(1)
-    alone = tar_of(tmp_path / "alone.tar", [("a.png", picture(0)), ("a.txt", b"old")])
+    alone = tar_of(tmp_path / "alone.tar", [("a.png", image(0)), ("a.txt", b"old")])
     with pytest.raises(Unusable, match=r"it has no \.json with a 'new', the --text-column"):
         open_source(alone, text="new").read(0)
 
 
 def test_a_tar_with_other_captions_is_another_source(tmp_path: Path) -> None:
     first, second = (
-        open_source(tar_of(tmp_path / f"{word}.tar", [("a.png", picture(0)), ("a.txt", f"a {word} circle".encode())]))
+        open_source(tar_of(tmp_path / f"{word}.tar", [("a.png", image(0)), ("a.txt", f"a {word} circle".encode())]))
         for word in ("red", "two")
     )
     assert list(first.rows) == list(second.rows)
     assert first.contents != second.contents
 
 
-def test_few_pictures_are_held_as_pixels(tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_images_are_held_as_pixels(tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tmatch.prepare.run.AHEAD", 3 * 16**2 * 7 + 5)
-    source = str(folder_of(tmp_path / "pictures", rows(60)))
+    source = str(folder_of(tmp_path / "images", rows(60)))
     work = preparation(source, tmp_path / "out", encoders, "centre", chunk=40)
-    read, encode, held, most = work.picture, work._latents, 0, 0
+    read, encode, locked, most = work.image, work._latents, 0, 0
 
     def counted(row: int) -> object:
-        nonlocal held, most
-        held += 1
-        most = max(most, held)
+        nonlocal locked, most
+        locked += 1
+        most = max(most, locked)
         return read(row)
 
-    def taken(pictures: object) -> object:
-        nonlocal held
-        held -= len(pictures)
-        return encode(pictures)
+    def taken(images: object) -> object:
+        nonlocal locked
+        locked -= len(images)
+        return encode(images)
 
-    work.picture, work._latents = counted, taken
+    work.image, work._latents = counted, taken
     work.run(workers=1)
     assert most <= 7 + work.settings.batch
     preparation(source, tmp_path / "again", encoders, "centre", chunk=40).run()
@@ -184,7 +185,7 @@ def test_few_pictures_are_held_as_pixels(tmp_path: Path, encoders: Encoders, mon
 
 
 def test_chunks_of_other_settings_are_made_again(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "pictures", rows(9)))
+    source = str(folder_of(tmp_path / "images", rows(9)))
     preparation(source, tmp_path / "out", encoders, "centre").run()
     (tmp_path / "out" / "settings.json").unlink()
     preparation(source, tmp_path / "out", encoders, "buckets").run()
@@ -197,19 +198,19 @@ def test_a_chunk_that_another_process_makes_again_meanwhile_is_not_waited_for(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
-    source = folder_of(tmp_path / "pictures", rows(9))
+    source = folder_of(tmp_path / "images", rows(9))
     good = (source / "005.png").read_bytes()
     (source / "005.png").unlink()
     preparation(str(source), tmp_path / "out", encoders).run()
     (source / "005.png").write_bytes(good)
-    first, read = preparation(str(source), tmp_path / "out", encoders), Preparation.picture
+    first, read = preparation(str(source), tmp_path / "out", encoders), Preparation.image
 
     def meanwhile(row: int) -> object:
-        first.picture = lambda row: read(first, row)
+        first.image = lambda row: read(first, row)
         preparation(str(source), tmp_path / "out", encoders).run(rank=1, world=2)
         return read(first, row)
 
-    first.picture = meanwhile
+    first.image = meanwhile
     manifest = first.run(rank=0, world=2)
     assert manifest is not None
     assert (manifest.samples, manifest.skipped) == (9, 0)
@@ -219,13 +220,13 @@ def test_a_process_that_is_slow_is_waited_for_and_one_that_has_stopped_is_not(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
-    source = str(folder_of(tmp_path / "pictures", rows(30)))
+    source = str(folder_of(tmp_path / "images", rows(30)))
     other = preparation(source, tmp_path / "out", encoders, "centre", chunk=15)
     encode = other._latents
 
-    def slowly(pictures: object) -> object:
+    def slowly(images: object) -> object:
         time.sleep(0.6)
-        return encode(pictures)
+        return encode(images)
 
     other._latents = slowly
     with ThreadPoolExecutor() as pool:

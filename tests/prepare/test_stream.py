@@ -12,9 +12,9 @@ import torch
 from numbered import shard_set
 
 import tmatch as tm
-import tmatch.prepare.shards as module
-from tmatch.prepare import ShardSet
-from tmatch.prepare.stream import Order, Stream, StreamedStates
+import tmatch.data.shards as module
+from tmatch.data.shards import ShardSet
+from tmatch.data.stream import Order, Stream, StreamedStates
 
 Process = multiprocessing.get_context("fork").Process
 

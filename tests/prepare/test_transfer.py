@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data._utils.pin_memory import pin_memory
 
 import tmatch as tm
-from tmatch.prepare import ShardSet
-from tmatch.prepare.stream import Batch, Keys, Parts, Stream, StreamedStates
+from tmatch.data.shards import ShardSet
+from tmatch.data.stream import Batch, Keys, Parts, Stream, StreamedStates
 
 
 def test_a_batch_goes_to_a_device_in_two_copies_as_it_was_kept(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from laws import assert_moments
 
-from tmatch import DiffusionProcess, IndependentLinearProcess, LinearProcess, Noise, VariancePreserving
+from tmatch import DiffusionProcess, IndependentLinearProcess, LinearProcess, RandomStreams, VariancePreserving
 from tmatch.process import PROCESSES, SCHEDULES, Process, Schedule
 
 N = 40_000
@@ -13,8 +13,8 @@ def at(t: float) -> torch.Tensor:
     return torch.tensor(t, dtype=torch.float64)
 
 
-def noise(n: int = N) -> Noise:
-    return Noise(range(n), dtype=torch.float64)
+def rng(n: int = N) -> RandomStreams:
+    return RandomStreams(range(n), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())
@@ -31,7 +31,7 @@ def test_a_schedule_goes_from_noise_to_data(schedule: Schedule) -> None:
 @ALL
 def test_a_path_starts_in_the_source_and_ends_in_the_data(process: Process) -> None:
     x_T = torch.full((N, 1, 2), 1.5, dtype=torch.float64)
-    path = process.path(x_T, torch.tensor([0, 0.3, 1], dtype=torch.float64), noise())
+    path = process.path(x_T, torch.tensor([0, 0.3, 1], dtype=torch.float64), rng())
     assert torch.equal(path[-1], x_T)
     trace = process.schedule.alpha(at(0.0))
     assert_moments(path[0].flatten(1), 1.5 * trace * torch.ones(2).double(), torch.eye(2).double())
@@ -40,7 +40,7 @@ def test_a_path_starts_in_the_source_and_ends_in_the_data(process: Process) -> N
 @ALL
 def test_marginals_depend_on_the_schedule_alone(process: Process) -> None:
     x_T = torch.full((N, 1, 2), 1.5, dtype=torch.float64)
-    q = process.sample(x_T, at(0.3), at(0.6), noise())
+    q = process.sample(x_T, at(0.3), at(0.6), rng())
     for t, x in ((0.3, q.x_t), (0.6, q.x_next)):
         sigma, alpha = process.schedule.sigma(at(t)), process.schedule.alpha(at(t))
         assert_moments(x.flatten(1), 1.5 * alpha * torch.ones(2).double(), sigma**2 * torch.eye(2).double())
@@ -49,8 +49,8 @@ def test_marginals_depend_on_the_schedule_alone(process: Process) -> None:
 @ALL
 def test_paths_and_transitions_have_the_same_law(process: Process) -> None:
     x_T = torch.zeros(N, 1, 1, dtype=torch.float64)
-    q = process.sample(x_T, at(0.3), at(0.6), noise())
-    path = process.path(x_T, torch.tensor([0, 0.3, 0.6, 1], dtype=torch.float64), noise())
+    q = process.sample(x_T, at(0.3), at(0.6), rng())
+    path = process.path(x_T, torch.tensor([0, 0.3, 0.6, 1], dtype=torch.float64), rng())
     pair = torch.cat((q.x_t, q.x_next), dim=1).flatten(1)
     piece = torch.cat((path[1], path[2]), dim=1).flatten(1)
     expected = pair.T.cov()
@@ -61,7 +61,7 @@ def test_paths_and_transitions_have_the_same_law(process: Process) -> None:
 @ALL
 def test_renoise_keeps_the_marginals(process: Process) -> None:
     x_T = torch.full((N, 1, 1), 1.5, dtype=torch.float64)
-    source = noise()
+    source = rng()
     later = process.sample(x_T, at(0.7), at(0.8), source).x_t
     earlier = process.renoise(later, at(0.7), at(0.4), source)
     sigma, alpha = process.schedule.sigma(at(0.4)), process.schedule.alpha(at(0.4))
@@ -71,7 +71,7 @@ def test_renoise_keeps_the_marginals(process: Process) -> None:
 def test_the_linear_process_has_one_noise_and_the_independent_one_many() -> None:
     x_T = torch.zeros(N, 1, 1, dtype=torch.float64)
     for process, correlation in ((LinearProcess(), 1.0), (IndependentLinearProcess(), 0.0)):
-        q = process.sample(x_T, at(0.2), at(0.5), noise())
+        q = process.sample(x_T, at(0.2), at(0.5), rng())
         measured = torch.corrcoef(torch.stack((q.x_t.flatten(), q.x_next.flatten())))[0, 1]
         assert measured == pytest.approx(correlation, abs=5 / N**0.5)
 
@@ -80,7 +80,7 @@ def test_the_diffusion_process_adds_independent_noise() -> None:
     """X_s = (alpha_s / alpha_u) X_u + noise for s < u, hence Cov(X_s, X_u | X_T) = alpha_s / alpha_u sigma_u^2."""
     process = DiffusionProcess(VariancePreserving())
     times = torch.tensor([0.1, 0.4, 0.7, 0.9], dtype=torch.float64)
-    path = process.path(torch.zeros(N, 1, 1, dtype=torch.float64), times, noise())
+    path = process.path(torch.zeros(N, 1, 1, dtype=torch.float64), times, rng())
     measured = torch.cat(path, dim=1).flatten(1)
     sigma, alpha = process.schedule.sigma(times), process.schedule.alpha(times)
     earlier, later = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
@@ -94,7 +94,7 @@ def test_the_diffusion_step_is_ddpms_posterior() -> None:
     x_t, x_T = 0.7, -0.4
     sigma, alpha = process.schedule.sigma(t), process.schedule.alpha(t)
     z_t = torch.full((N, 1, 1), float((x_t - alpha * x_T) / sigma), dtype=torch.float64)
-    x_next = process.advance(z_t, torch.full_like(z_t, x_T), t, t_next, noise())
+    x_next = process.advance(z_t, torch.full_like(z_t, x_T), t, t_next, rng())
     abar, abar_prev = alpha**2, process.schedule.alpha(t_next) ** 2  # their time runs the other way
     beta = 1 - abar / abar_prev
     mean = abar_prev.sqrt() * beta / (1 - abar) * x_T + (abar / abar_prev).sqrt() * (1 - abar_prev) / (1 - abar) * x_t

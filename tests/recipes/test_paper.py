@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from tmatch.recipes.base import Expected
 from tmatch.recipes.paper import LADDER_RECIPES, PAPER_RECIPES
+from tmatch.runs.base import AssumedData
 from tmatch.variants import VARIANTS
 
 
 def parameters(name: str) -> int:
     recipe = {**PAPER_RECIPES, **LADDER_RECIPES}[name]()
-    sizes = recipe.sizes(Expected())
+    sizes = recipe.sizes(AssumedData())
     assert sizes.shape == (16, 16, 1 if sizes.codes else 16)  # 256 tokens of 2 x 2 x 4 numbers, or of a code
     with torch.device("meta"):
         model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)

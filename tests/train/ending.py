@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 
-from tmatch.train.distributed import Replicas
+from tmatch.train.distributed import DDP
 
 PAIRS = 12
 
@@ -20,9 +20,9 @@ def agree(rank: int, store: Path) -> None:
     signal.alarm(200)  # not to outlive a test that was given up
     dist.init_process_group("gloo", init_method=store.as_uri(), rank=rank, world_size=2)
     sys.setswitchinterval(10)
-    processes = Replicas(torch.device("cpu"))
-    assert processes.agreed(True)
-    processes.rest()
+    processes = DDP(torch.device("cpu"))
+    assert processes.any_rank(True)
+    processes.drain()
 
 
 codes = []

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 import tmatch as tm
+from tmatch.conditioning import WordEncoder
 from tmatch.data import InMemory
-from tmatch.text import WordEncoder
 from tmatch.train import Captioned, GeneratorTask, TrainConfig, Trainer, checkpoint
 
 STEPS = 40
@@ -26,13 +26,13 @@ _PRELOADED = ["tmatch.train", "torch.distributed.fsdp", "torch.distributed.launc
 
 def task(name: str = "dtm", awake: bool = False) -> GeneratorTask:
     torch.manual_seed(0)
-    x = tm.Noise(range(50)).normal(2, 3, 4)  # tokens enough for captions to take in projections
+    x = tm.RandomStreams(range(50)).normal(2, 3, 4)  # tokens enough for captions to take in projections
     backbone = tm.DiT(4, 16, 1, 2, condition_width=16)
     model = tm.build(name, backbone, 4, tm.HeadConfig(16, 1))
     encoder = WordEncoder(["zero", "one"], width=16, heads=2)
     for p in model.parameters() if awake else ():  # at first every prediction is zero
         p.data.add_(0.1 * torch.randn(p.shape))
-    held_out = Captioned(InMemory(tm.Noise(range(50, 56)).normal(2, 3, 4)), ["zero", "one"] * 3)
+    held_out = Captioned(InMemory(tm.RandomStreams(range(50, 56)).normal(2, 3, 4)), ["zero", "one"] * 3)
     return GeneratorTask(model, encoder, Captioned(InMemory(x, seed=5), ["zero", "one"] * 25), held_out)
 
 
@@ -74,7 +74,7 @@ def look_slowly(run: Trainer, patience: float) -> None:
 def main(out: Path, changes: dict[str, object], started: Event | None = None) -> None:
     """The run to its end; `dies` is the rank and the step at which it is killed once.
 
-    `patience` is how many seconds processes wait for each other, half as long as the run's pictures take.
+    `patience` is how many seconds processes wait for each other, half as long as the run's images take.
     """
     torch.set_num_threads(1)
     patience = changes.get("patience")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import torch
 
-from tmatch.data import Autoencoder
+from tmatch.codec import Autoencoder
 from tmatch.data.shapes import Shapes
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer
 

@@ -8,7 +8,7 @@ import torch
 from laws import SHAPE, awake, condition
 
 import tmatch as tm
-from tmatch.times import Moment
+from tmatch.times import FixedTime
 from tmatch.train import GeneratorTask, TrainConfig, Trainer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -45,7 +45,7 @@ def test_a_run_in_tf32_multiplies_so_both_ways_and_sets_it_back(tmp_path: Path) 
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_pictures_are_drawn_in_the_precision_of_training(tmp_path: Path) -> None:
+def test_images_are_drawn_in_the_precision_of_training(tmp_path: Path) -> None:
     seen: list[bool] = []
 
     def preview(_: object) -> torch.Tensor:
@@ -72,15 +72,15 @@ def test_validation_is_at_fixed_times_and_a_resumed_run_tells_the_same(tmp_path:
 
 
 def test_validation_measures_at_the_time_it_names() -> None:
-    held = task()
-    awake(held)  # at first every prediction is zero, whatever the time
-    assert held.validation_set is not None
-    x, captions = held.validation_set.data.x, held.validation_set.captions
+    locked = task()
+    awake(locked)  # at first every prediction is zero, whatever the time
+    assert locked.validation_set is not None
+    x, captions = locked.validation_set.data.x, locked.validation_set.captions
     with torch.no_grad():
-        noise = tm.Noise.derive(held.validation_set.data.seed, 0, len(x))
-        by_hand = held.model.loss(x, noise, held.encoder(captions), Moment(0.5, 0.5)).mean().item()
-    assert held.validate()["t=0.5"] == pytest.approx(by_hand)
-    assert held.validate()["t=0.1"] != pytest.approx(by_hand)
+        rng = tm.RandomStreams.derive(locked.validation_set.data.seed, 0, len(x))
+        by_hand = locked.model.loss(x, rng, locked.encoder(captions), FixedTime(0.5, 0.5)).mean().item()
+    assert locked.validate()["t=0.5"] == pytest.approx(by_hand)
+    assert locked.validate()["t=0.1"] != pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize(("drop", "share"), [(0.0, 0.0), (0.3, 0.3), (1.0, 1.0)])
@@ -95,10 +95,10 @@ def test_captions_are_dropped_as_often_as_asked(drop: float, share: float) -> No
 
 
 def test_validation_of_a_grid_is_at_its_own_times() -> None:
-    assert tm.Grid.uniform(4).near(0.6) == tm.Grid.uniform(4).near(0.5)
-    t, t_next = tm.Grid.uniform(4).near(0.9).sample(tm.Noise(range(3)))
+    assert tm.Grid.uniform(4).nearest(0.6) == tm.Grid.uniform(4).nearest(0.5)
+    t, t_next = tm.Grid.uniform(4).nearest(0.9).sample(tm.RandomStreams(range(3)))
     assert (t.tolist(), t_next.tolist()) == ([0.75] * 3, [1.0] * 3)
-    t, t_next = tm.Continuous().near(0.9).sample(tm.Noise(range(3)))
+    t, t_next = tm.Continuous().nearest(0.9).sample(tm.RandomStreams(range(3)))
     assert t.tolist() == t_next.tolist() == pytest.approx([0.9] * 3)
 
 
@@ -111,7 +111,7 @@ def test_gradient_checkpointing_keeps_the_gradients(kind: type[tm.DiT | tm.Llama
     for backbone in (plain, saving):
         calls.append(0)
         backbone.blocks[0].mlp_norm.register_forward_hook(lambda *_: calls.append(calls.pop() + 1))
-        h = backbone(tm.Noise(range(3)).normal(*SHAPE), t, condition(3), prefix=0)
+        h = backbone(tm.RandomStreams(range(3)).normal(*SHAPE), t, condition(3), prefix=0)
         grads.append(torch.autograd.grad(h.square().sum(), list(backbone.parameters())))
     assert calls == [1, 2], "the block is computed again for its gradient"
     for a, b in zip(*grads, strict=True):
@@ -124,7 +124,7 @@ def test_compiling_changes_rounding_only(tmp_path: Path) -> None:
         awake(run.task)  # at first every prediction is zero, compiled or not
     assert plain.update() == pytest.approx(compiled.update(), rel=1e-4)
     moments = [run._state()["optimizer"] for run in (plain, compiled)]  # after one step, multiples of the gradient
-    assert all(moment.any() for key, moment in moments[0].items() if key.endswith("exp_avg"))
+    assert all(fixed_time.any() for key, fixed_time in moments[0].items() if key.endswith("exp_avg"))
     torch.testing.assert_close(*moments, rtol=1e-3, atol=1e-7)
     assert set(plain.task.state_dict()) == set(compiled.task.state_dict())
 
@@ -148,7 +148,7 @@ def test_a_run_may_become_longer_until_its_rate_falls(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused() -> None:
     missing = "cuda" if not torch.cuda.is_available() else "mps"
     with pytest.raises(ValueError, match=f"This machine has no '{missing}' device"):
-        TrainConfig(steps=1, device=missing).place()
+        TrainConfig(steps=1, device=missing).resolve_device()
 
 
 def test_replicas_are_of_sharded_weights_and_divide_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,10 +141,10 @@ def test_a_look_that_fails_is_said_and_loses_nothing(tmp_path: Path, capsys: pyt
 def test_a_run_ended_between_saving_and_looking_looks_when_it_goes_on(tmp_path: Path) -> None:
     whole = trainer(tmp_path / "whole", steps=4, validate_every=2)
     assert whole.run()
-    cut = trainer(tmp_path / "cut", steps=4, validate_every=2)
-    cut._look = lambda measure, draw: sys.exit("ended") if measure else None  # type: ignore[method-assign]
+    truncate = trainer(tmp_path / "cut", steps=4, validate_every=2)
+    truncate._evaluate = lambda measure, draw: sys.exit("ended") if measure else None  # type: ignore[method-assign]
     with pytest.raises(SystemExit):
-        cut.run()
+        truncate.run()
     again = trainer(tmp_path / "cut", steps=4, validate_every=2)
     again.resume()
     assert again.step == 2

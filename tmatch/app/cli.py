@@ -26,11 +26,11 @@ from tmatch.app.overrides import as_file, with_file
 from tmatch.app.plan import Hardware, planned
 from tmatch.app.prepare import prepare
 from tmatch.plan.report import record, render
+from tmatch.ranks import rank_and_world_size
 from tmatch.recipes import RECIPES
-from tmatch.recipes.base import Expected
+from tmatch.runs.base import AssumedData
 from tmatch.train.interrupt import preempted
-from tmatch.train.processes import place_of_process
-from tmatch.train.same import require_place
+from tmatch.train.resume import require_resumable
 from tmatch.variants import VARIANTS
 
 INTERRUPTED = 130
@@ -92,7 +92,7 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
 
         Args:
             recipe: what to train; every setting of it can be overridden.
-            out: the folder of the run: checkpoints, losses, pictures, the configuration, and the finished weights.
+            out: the folder of the run: checkpoints, losses, images, the configuration, and the finished weights.
             config: a YAML file of settings; options given here override it.
             dry_run: print all settings, as `--config` takes them, and train nothing; refuse what a run would refuse of
                 them, of the data and of the folder.
@@ -100,13 +100,13 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
         if dry_run:
             print(as_file(recipe), end="", flush=True)
             recipe.train.parts()
-            require_place(out, recipe.train, recipe.model_dump(mode="json"))
-            recipe.rehearse(out)
+            require_resumable(out, recipe.train, recipe.model_dump(mode="json"))
+            recipe.preflight(out)
             return
-        require_place(out, recipe.train, recipe.model_dump(mode="json"))  # before the data is prepared
+        require_resumable(out, recipe.train, recipe.model_dump(mode="json"))  # before the data is prepared
         result = recipe.run(out, progress=True)
         if result is None:
-            if place_of_process()[0] == 0:
+            if rank_and_world_size()[0] == 0:
                 print("tmatch: interrupted and saved; the same command goes on.", file=sys.stderr)
             sys.exit(0 if preempted() else INTERRUPTED)
         if result:  # of several processes the first has something to say
@@ -122,7 +122,7 @@ def _plan(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
     def plan(
         recipe: recipes,
         hardware: Annotated[Hardware, tyro.conf.arg(name="")] = Hardware(),
-        expected: Expected = Expected(),
+        expected: AssumedData = AssumedData(),
         config: Path | None = None,
         json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
     ) -> None:
@@ -163,8 +163,8 @@ def _recipe(arguments: Sequence[str]) -> str:
 
 def _meant(word: str, words: Iterable[str]) -> str:
     """The nearest of some words, as a question."""
-    near = get_close_matches(word, list(words), n=1)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+    nearest = get_close_matches(word, list(words), n=1)
+    return f" (did you mean '{nearest[0]}'?)" if nearest else ""
 
 
 def version() -> None:

@@ -12,21 +12,22 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tmatch.data.pictures import grid, save_animation, save_picture
+from tmatch.conditioning.base import shortened
+from tmatch.data.images import grid, save_animation, save_image
 from tmatch.data.shapes import SIZE
+from tmatch.distribution import Categorical
 from tmatch.eval.captions import captions_satisfied, interval
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.files import write_text
-from tmatch.kernel import Categorical, Kernel, MaskedTokens
+from tmatch.generation import GeneratedImages, TextToImage, compile_for_sampling
+from tmatch.generation.frames import spread
+from tmatch.generation.text_to_image import require_prompts
+from tmatch.kernel import Kernel, MaskedTokens
 from tmatch.recipes import load_model
-from tmatch.recipes.base import SamplingSettings
-from tmatch.recipes.settings import Split
-from tmatch.sample import Pictures, TextToImage, compile_for_sampling
-from tmatch.sample.frames import spread
-from tmatch.sample.text_to_image import require_text
+from tmatch.runs.base import SamplingSettings
+from tmatch.runs.settings import Split
 from tmatch.solver import SOLVERS
-from tmatch.tensors import Device, Precision, place, whole
-from tmatch.text.base import shortened
+from tmatch.tensors import Device, Precision, positive_int, resolve_device
 
 FRAMES = 13  # of a strip
 DEFAULT_MODEL = "shapes-dtm-from-fm"
@@ -61,11 +62,11 @@ class How:
     precision: Precision = "float32"
     """of matrix products; tf32 and bfloat16 are faster on a GPU, and round by the batch"""
     compile: bool = False
-    """compile the networks first, a minute or more: for many pictures"""
+    """compile the networks first, a minute or more: for many images"""
 
     def ready(self, pipeline: TextToImage) -> TextToImage:
         """The pipeline in its place, compiled or not."""
-        pipeline.to(place(self.device))
+        pipeline.to(resolve_device(self.device))
         if self.compile:
             compile_for_sampling(pipeline.model)
         return pipeline
@@ -76,12 +77,15 @@ class How:
         given = {key: value for key, value in asked.items() if value is not None}
         return own.model_copy(update=given)  # the library itself says best what is wrong with it
 
-    def remarks(self, kernel: Kernel, solver: str = "euler") -> list[str]:
+    def prompt_warnings(self, kernel: Kernel, solver: str = "euler") -> list[str]:
         """On options that were given and change nothing, for the model lacks what they are for."""
         parts = {
             "head": (kernel.head is not None, ("head_steps", "solver")),
             "masks": (isinstance(kernel, MaskedTokens), ("iterations", "order", "confidence_temperature")),
-            "codes": (isinstance(getattr(kernel, "law", None), Categorical), ("temperature", "top_k", "top_p")),
+            "codes": (
+                isinstance(getattr(kernel, "distribution", None), Categorical),
+                ("temperature", "top_k", "top_p"),
+            ),
         }
         given = {**vars(self), "solver": None if solver == "euler" else solver}
         return [
@@ -112,49 +116,54 @@ def generate(
     out: Path = Path("out.png"),
     path: bool = False,
 ) -> None:
-    """Draw pictures of prompts.
+    """Draw images of prompts.
 
     Args:
         prompts: what to draw, each in quotes: "a red circle and a blue square".
         model: one that comes with the package, the folder of a run, or hf:owner/name, one of the hub.
         prompt_file: a text file with a prompt a line, drawn after those given here.
-        images: how many pictures of each prompt.
+        images: how many images of each prompt.
         how: how to sample.
         solver: of the head's equation.
         negative: a prompt to push away from.
-        height: of the pictures, in pixels; by default that of most pictures the model was trained on.
-        width: of the pictures, as the height.
-        seed: of the first picture; the next have the next seeds.
-        batch_size: pictures drawn at once; in float32 no picture depends on it.
-        out: a .png file for all pictures side by side, or a folder for a file each.
-        path: also write how the pictures came about, as a strip (-path.png) and as an animation (-path.gif).
+        height: of the images, in pixels; by default that of most images the model was trained on.
+        width: of the images, as the height.
+        seed: of the first image; the next have the next seeds.
+        batch_size: images drawn at once; in float32 no image depends on it.
+        out: a .png file for all images side by side, or a folder for a file each.
+        path: also write how the images came about, as a strip (-path.png) and as an animation (-path.gif).
     """
     each = _each(prompts, prompt_file, images)
-    require_text(*each, negative)
+    require_prompts(*each, negative)
     _require_writable(out)
     pipeline, recipe = load_model(model)
     arguments = how.settings(recipe.sampling).arguments(SOLVERS[solver])  # refused before anything is remarked on
-    _remark([*pipeline.remarks([*each, negative], height, width), *how.remarks(pipeline.model.kernel, solver)])
+    _remark(
+        [
+            *pipeline.prompt_warnings([*each, negative], height, width),
+            *how.prompt_warnings(pipeline.model.kernel, solver),
+        ]
+    )
     seeds = range(seed, seed + len(each))
     drawn = how.ready(pipeline).generate(
         each, seeds, **arguments, negative=negative, height=height, width=width,
         batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path, precision=how.precision,
     )  # fmt: skip
-    _tell(each, seeds, drawn, recipe.checkable(1) is not None)
+    _tell(each, seeds, drawn, recipe.eval_prompts(1) is not None)
     _write(out, each, seeds, drawn)
     if path:
         _write_path(out, drawn)
 
 
-def _remark(remarks: Iterable[str]) -> None:
-    for remark in remarks:
+def _remark(prompt_warnings: Iterable[str]) -> None:
+    for remark in prompt_warnings:
         print(f"tmatch: {remark}", file=sys.stderr)
 
 
 def _each(prompts: tuple[str, ...], file: Path | None, images: int) -> list[str]:
-    """The prompt of every picture."""
+    """The prompt of every image."""
     texts = [*prompts, *(() if file is None else _lines(file))]
-    each = [text for text in texts for _ in range(whole("The number of pictures of a prompt", images))]
+    each = [text for text in texts for _ in range(positive_int("The number of images of a prompt", images))]
     if not each:
         raise ValueError("Give a prompt to draw, such as: tmatch generate 'a red circle and a blue square'.")
     return each
@@ -176,7 +185,7 @@ def _lines(path: Path) -> list[str]:
 def _require_writable(out: Path) -> None:
     """Refuse a place that cannot be written before any work is done."""
     if out.suffix.lower() in (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"):
-        raise ValueError(f"Pictures are written as PNG; call it {out.with_suffix('.png')}, or give a folder.")
+        raise ValueError(f"Images are written as PNG; call it {out.with_suffix('.png')}, or give a folder.")
     folder = out.parent if out.suffix.lower() == ".png" else out
     folder.mkdir(parents=True, exist_ok=True)
     if out.suffix.lower() == ".png" and out.is_dir():
@@ -188,8 +197,8 @@ def _require_writable(out: Path) -> None:
     probe.unlink()
 
 
-def verdicts(prompts: list[str], drawn: Pictures) -> list[str]:
-    """What the exact checker says of pictures of shapes; nothing of prompts that are no caption of them."""
+def verdicts(prompts: list[str], drawn: GeneratedImages) -> list[str]:
+    """What the exact checker says of images of shapes; nothing of prompts that are no caption of them."""
     said = []
     for prompt, objects in zip(prompts, detect(drawn.images), strict=True):
         try:
@@ -199,7 +208,7 @@ def verdicts(prompts: list[str], drawn: Pictures) -> list[str]:
     return said
 
 
-def _tell(prompts: list[str], seeds: range, drawn: Pictures, shapes: bool) -> None:
+def _tell(prompts: list[str], seeds: range, drawn: GeneratedImages, shapes: bool) -> None:
     readable = shapes and drawn.images.shape[-2:] == (SIZE, SIZE)
     said = verdicts(prompts, drawn) if readable else [""] * len(prompts)
     for prompt, seed, verdict in zip(prompts, seeds, said, strict=True):
@@ -208,28 +217,28 @@ def _tell(prompts: list[str], seeds: range, drawn: Pictures, shapes: bool) -> No
     print(f"{calls.backbone} backbone and {calls.head} head evaluations an image, {drawn.seconds:.1f} s in all")
 
 
-def _write(out: Path, prompts: list[str], seeds: range, drawn: Pictures) -> None:
+def _write(out: Path, prompts: list[str], seeds: range, drawn: GeneratedImages) -> None:
     scale = max(1, 256 // drawn.images.shape[-1])
     if out.suffix.lower() == ".png":
         one = len(drawn.images) == 1
-        save_picture(drawn.images[0] if one else grid(drawn.images, gap=1), out, scale)
+        save_image(drawn.images[0] if one else grid(drawn.images, gap=1), out, scale)
     else:
         rows = []
         for prompt, seed, image in zip(prompts, seeds, drawn.images, strict=True):
-            save_picture(image, out / f"{seed:06d}.png")
+            save_image(image, out / f"{seed:06d}.png")
             rows.append({"file_name": f"{seed:06d}.png", "text": prompt, "seed": seed})
         write_text(out / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     print(f"wrote {out}")
 
 
-def _write_path(out: Path, drawn: Pictures) -> None:
+def _write_path(out: Path, drawn: GeneratedImages) -> None:
     """A row an image of up to FRAMES moments; and all of them one after the other."""
     name = out.with_suffix("") if out.suffix.lower() == ".png" else out / out.name
     scale = max(1, 128 // drawn.images.shape[-1])
     chosen = [drawn.path[k] for k in spread(len(drawn.path), FRAMES)]
     strip = torch.stack(chosen, dim=1).flatten(0, 1)
     for ending, write in (
-        (".png", lambda file: save_picture(grid(strip, columns=len(chosen), gap=1), file, scale)),
+        (".png", lambda file: save_image(grid(strip, columns=len(chosen), gap=1), file, scale)),
         (".gif", lambda file: save_animation([grid(frame, gap=1) for frame in drawn.path], file, scale)),
     ):
         file = name.with_name(f"{name.name}-path{ending}")
@@ -249,21 +258,21 @@ def evaluate(
 
     Args:
         model: one that comes with the package, or the folder of a run.
-        prompts: how many; the pictures that they describe and the noise were not trained on.
+        prompts: how many; the images that they describe and the noise were not trained on.
         split: the test captions, those to choose settings by, or sentences withheld from training.
         how: how to sample.
         json_output: print JSON instead of a table.
     """
-    whole("The number of prompts", prompts)
+    positive_int("The number of prompts", prompts)
     pipeline, recipe = load_model(model)
-    pictures = recipe.checkable(prompts, split)
-    if pictures is None:
-        raise ValueError(f"{model} was trained on other pictures; the checker reads pictures of `shapes` only.")
+    images = recipe.eval_prompts(prompts, split)
+    if images is None:
+        raise ValueError(f"{model} was trained on other images; the checker reads images of `shapes` only.")
     settings = how.settings(recipe.sampling)
     arguments = settings.arguments()
-    _remark(how.remarks(pipeline.model.kernel))
+    _remark(how.prompt_warnings(pipeline.model.kernel))
     measured = captions_satisfied(
-        how.ready(pipeline), pictures, **arguments, progress=sys.stderr.isatty(), precision=how.precision
+        how.ready(pipeline), images, **arguments, progress=sys.stderr.isatty(), precision=how.precision
     )
     if json_output:
         asked = {**settings.model_dump(exclude_none=True), "precision": how.precision}

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import tyro
 
-from tmatch.pretrained.hub import AlreadyPublic, upload
-from tmatch.pretrained.identity import PRECISIONS, Precision
-from tmatch.recipes.export import export as write
-from tmatch.recipes.models import open_model
+from tmatch.hub import PRECISIONS, AlreadyPublic, Precision, upload
+from tmatch.runs.export import export as write
+from tmatch.runs.load import open_model
 
 
 def export(

@@ -7,8 +7,8 @@ import torch
 
 from tmatch.plan import Draw, Plan, Precision, Utilisation, plan
 from tmatch.recipes import Recipe
-from tmatch.recipes.base import Expected, Sizes, TrainedRecipe
-from tmatch.tensors import whole
+from tmatch.runs.base import AssumedData, InputShapes, TrainedRecipe
+from tmatch.tensors import positive_int
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Hardware:
     """share of the peak that is reached"""
 
 
-def _say(sizes: Sizes) -> None:
+def _say(sizes: InputShapes) -> None:
     """Tell whose sizes are planned with, beside the plan itself."""
     tokens, channels = sizes.shape[0] * sizes.shape[1], sizes.shape[2]
     text = f"{sizes.text[0]} of {sizes.text[1]} a text"
-    print(f"tmatch: {tokens} tokens of {channels} a picture, {text}: {sizes.origin}", file=sys.stderr)
+    print(f"tmatch: {tokens} tokens of {channels} an image, {text}: {sizes.origin}", file=sys.stderr)
 
 
-def planned(recipe: Recipe, hardware: Hardware, expected: Expected) -> Plan:
+def planned(recipe: Recipe, hardware: Hardware, expected: AssumedData) -> Plan:
     """The plan of a recipe."""
     if not isinstance(recipe, TrainedRecipe):
         raise ValueError("Only generators are planned, and this is the recipe of an autoencoder.")
@@ -40,8 +40,8 @@ def planned(recipe: Recipe, hardware: Hardware, expected: Expected) -> Plan:
     _say(sizes)
     with torch.device("meta"):
         model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
-        recipe.start.rehearse(model)
-    whole("The number of GPUs", hardware.gpus)
+        recipe.start.preflight(model)
+    positive_int("The number of GPUs", hardware.gpus)
     if train.batch % (hardware.gpus * train.accumulate):
         raise ValueError(
             f"A batch of {train.batch} does not divide among {hardware.gpus} GPUs in {train.accumulate} parts each; "

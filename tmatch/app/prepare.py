@@ -14,16 +14,20 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
-from tmatch.prepare import Crop, Preparation, Settings, open_source
-from tmatch.pretrained import PretrainedAutoencoder, PretrainedText, load_autoencoder, load_text_encoder
-from tmatch.pretrained.identity import Precision
-from tmatch.tensors import Device, place, whole
-from tmatch.train.processes import place_of_process
+from tmatch.codec.diffusers import PretrainedAutoencoder, load_autoencoder
+from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
+from tmatch.data.crop import Crop
+from tmatch.data.manifest import Settings
+from tmatch.data.sources import open_source
+from tmatch.hub import Precision
+from tmatch.prepare import Preparation
+from tmatch.ranks import rank_and_world_size
+from tmatch.tensors import Device, positive_int, resolve_device
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How pictures and captions are encoded."""
+    """How images and captions are encoded."""
 
     autoencoder: str = "stabilityai/sdxl-vae"
     """of diffusers, by name or folder, or the stem of a tiny one's two files"""
@@ -40,7 +44,7 @@ class Encoding:
     ratio: float = 2.0
     """how many times a rectangle's shorter side the longer one is, at most"""
     smallest: int = 16
-    """pixels of the shorter side under which a picture is skipped"""
+    """pixels of the shorter side under which an image is skipped"""
     dtype: Precision = "float16"
     """of latents and text, as written; codes are whole numbers"""
     precision: Precision = "float32"
@@ -50,13 +54,13 @@ class Encoding:
     chunk: int = 1024
     """rows that are encoded, and written, together"""
     batch: int = 32
-    """pictures, or captions, that go through an encoder at once"""
+    """images, or captions, that go through an encoder at once"""
     device: Device = "auto"
     """where to encode; 'auto' takes the accelerator if there is one"""
 
     def encoders(self) -> tuple[PretrainedAutoencoder, PretrainedText]:
         """Both networks, where they are to compute."""
-        where, of_text = place(self.device), self.text_precision or self.precision
+        where, of_text = resolve_device(self.device), self.text_precision or self.precision
         autoencoder = load_autoencoder(_from_anywhere(self.autoencoder), self.precision)
         text = load_text_encoder(_from_anywhere(self.text), self.longest, of_text)
         try:
@@ -68,7 +72,7 @@ class Encoding:
             ) from error
 
     def cropping(self, factor: int) -> Crop:
-        """The sizes of pictures, for an autoencoder that makes one of `factor` pixels."""
+        """The sizes of images, for an autoencoder that makes one of `factor` pixels."""
         crop = Crop(kind=self.crop, size=self.size, multiple=self.multiple, ratio=self.ratio, smallest=self.smallest)
         if any(side % factor for pair in crop.sizes for side in pair):
             raise ValueError(f"{self.autoencoder} makes one of {factor} pixels: --size and --multiple divide by that.")
@@ -85,35 +89,35 @@ def prepare(
     workers: int = 4,
     licence: str = "not stated",
 ) -> None:
-    """Encode pictures and captions into shards to train on, or go on where the same command stopped.
+    """Encode images and captions into shards to train on, or go on where the same command stopped.
 
     What cannot be used is skipped, counted, and listed with its reason in skipped.jsonl. Under torchrun the work is
     shared between processes.
 
     Args:
-        source: a folder (metadata.jsonl, or a .txt a picture), tars, parquet files, a saved data set, or the hub's.
+        source: a folder (metadata.jsonl, or a .txt an image), tars, parquet files, a saved data set, or the hub's.
         out: the folder of the shards.
         how: the encoders, and what they are given.
-        image_column: column of the pictures, in a table.
+        image_column: column of the images, in a table.
         text_column: column of the captions, in a table, a metadata.jsonl, or the .json of a tar.
         split: of a data set on the hub, or of parquet files whose names begin with it.
-        workers: threads that read pictures.
-        licence: a note on the pictures' licence, kept with the shards.
+        workers: threads that read images.
+        licence: a note on the images' licence, kept with the shards.
     """
     for name, number in (("chunk", how.chunk), ("batch", how.batch), ("longest", how.longest), ("workers", workers)):
-        whole(f"--{name}", number)
+        positive_int(f"--{name}", number)
     _require_places(source, out)
-    pictures = open_source(source, image_column, text_column, split)
+    images = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
     settings = Settings.model_validate(
         {
-            "source": source, "contents": pictures.contents, "rows": len(pictures),
+            "source": source, "contents": images.contents, "rows": len(images),
             "crop": how.cropping(autoencoder.factor), "autoencoder": autoencoder.identity(), "text": text.identity(),
             "dtype": how.dtype, "chunk": how.chunk, "batch": how.batch, "licence": licence,
         }
     )  # fmt: skip
-    rank, world = place_of_process()
-    work = Preparation(pictures, out, settings, autoencoder, text)
+    rank, world = rank_and_world_size()
+    work = Preparation(images, out, settings, autoencoder, text)
     with _ended_like_ctrl_c():
         manifest = work.run(workers, rank, world, progress=sys.stderr.isatty())
     if manifest is None:
@@ -128,7 +132,7 @@ def prepare(
 def _require_places(source: str, out: Path) -> None:
     """Refuse a source or a place for shards that could only fail later."""
     if Path(source).exists() and out.resolve() == Path(source).resolve():
-        raise ValueError(f"{out} is where the pictures are; give another folder for the shards.")
+        raise ValueError(f"{out} is where the images are; give another folder for the shards.")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; give a folder for the shards.")
     if source.encode(errors="replace") != os.fsencode(source):

@@ -44,7 +44,7 @@ class SequenceBackbone(Protocol):
         for training later.
         """
 
-    def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> Cache:
+    def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> Cache:
         """A cache with room for `length` tokens; it knows t and the condition."""
 
 

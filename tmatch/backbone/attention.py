@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from tmatch.backbone.cache import Memory
+from tmatch.backbone.cache import LayerKVCache
 from tmatch.layers import RMSNorm
 
 
-class Sight(NamedTuple):
+class AttentionMask(NamedTuple):
     """Who may look at whom: a mask, True where a row may look, or causal without one; neither where all see all.
 
     The first `prefix` rows are left out of both: they see each other, and what was before.
@@ -21,43 +21,43 @@ class Sight(NamedTuple):
     prefix: int = 0
 
 
-EVERYTHING = Sight()
+FULL_ATTENTION = AttentionMask()
 
 
-def sight(new: int, prefix: int | None, past: int = 0, device: torch.device | None = None) -> Sight:
+def attention_mask(new: int, prefix: int | None, past: int = 0, device: torch.device | None = None) -> AttentionMask:
     """What `new` tokens see, after a `past` that all of them see.
 
     The first `prefix` of them see each other, the later ones themselves and what is before them. Without a prefix every
     token sees every other.
     """
     if prefix is None or prefix >= new or new == 1:
-        return EVERYTHING
+        return FULL_ATTENTION
     prefix = prefix if prefix > 1 else 0
     # A causal kernel computes the prefix in vain. GPUs still gain: a mask keeps them from flash attention, which leaves
     # out what nobody sees. Kernels of a CPU leave nothing out, and masks cost them nothing.
     on_cpu = device is None or device.type == "cpu"
     if past == 0 and not (prefix and on_cpu):
-        return Sight(causal=True, prefix=prefix)
+        return AttentionMask(causal=True, prefix=prefix)
     before = torch.ones(new, past + new, dtype=torch.bool, device=device).tril(past)
-    return Sight(before[prefix:], prefix=prefix)
+    return AttentionMask(before[prefix:], prefix=prefix)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask) -> Tensor:
     """softmax(q k / sqrt(d)) v over what each may see, by head; q are the last of the tokens that k and v are of."""
-    if not sight.prefix:
-        return scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
-    first, later = q.tensor_split([sight.prefix], dim=2)
+    if not attention_mask.prefix:
+        return scaled_dot_product_attention(q, k, v, attn_mask=attention_mask.mask, is_causal=attention_mask.causal)
+    first, later = q.tensor_split([attention_mask.prefix], dim=2)
     seen = k.shape[2] - later.shape[2]
     begin = scaled_dot_product_attention(first, k[:, :, :seen], v[:, :, :seen])
-    if sight.causal:
-        rest = scaled_dot_product_attention(q, k, v, is_causal=True)[:, :, sight.prefix :]
+    if attention_mask.causal:
+        rest = scaled_dot_product_attention(q, k, v, is_causal=True)[:, :, attention_mask.prefix :]
     else:
-        rest = scaled_dot_product_attention(later, k, v, attn_mask=sight.mask)
+        rest = scaled_dot_product_attention(later, k, v, attn_mask=attention_mask.mask)
     return torch.cat((begin.transpose(1, 2), rest.transpose(1, 2)), dim=1).transpose(1, 2)  # kernels' own layout
 
 
 class SelfAttention(nn.Module):
-    """Attention among the tokens of a sequence, and to those of the `memory`, which then has the new ones too.
+    """Attention among the tokens of a sequence, and to those of the `kv_cache`, which then has the new ones too.
 
     `rotation` is what `rotate` turns queries and keys by.
     """
@@ -73,17 +73,17 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: Sight = EVERYTHING,
-        memory: Memory | None = None,
+        attention_mask: AttentionMask = FULL_ATTENTION,
+        kv_cache: LayerKVCache | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         q, k, v = by_head(self.qkv(x), self.heads, parts=3)
         q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:
             q, k = rotate(torch.stack((q, k)), *rotation)
-        if memory is not None:
-            k, v = memory.extend(k, v)
-        return self.out(attend(q, k, v, sight).transpose(1, 2).flatten(2))
+        if kv_cache is not None:
+            k, v = kv_cache.extend(k, v)
+        return self.out(attend(q, k, v, attention_mask).transpose(1, 2).flatten(2))
 
 
 def by_head(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:

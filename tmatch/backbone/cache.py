@@ -8,7 +8,7 @@ from torch import Tensor
 from tmatch.tensors import autocast_kind
 
 
-class Memory:
+class LayerKVCache:
     """The keys and values of one layer, (batch, heads, length, width): allocated once, filled from the front.
 
     Under autocast they are kept as attention reads them, and not cast again for each token.
@@ -46,9 +46,9 @@ def require_room(tokens: Tensor, batch: int, length: int, filled: int) -> None:
         )
 
 
-def memories(layers: int, batch: int, heads: int, length: int, width: int, like: Tensor) -> list[Memory]:
+def kv_caches(layers: int, batch: int, heads: int, length: int, width: int, like: Tensor) -> list[LayerKVCache]:
     """A memory for each layer."""
-    return [Memory(batch, heads, length, width, like) for _ in range(layers)]
+    return [LayerKVCache(batch, heads, length, width, like) for _ in range(layers)]
 
 
 class Cache(Protocol):

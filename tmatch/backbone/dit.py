@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tmatch.backbone.attention import EVERYTHING, SelfAttention, Sight, sight
-from tmatch.backbone.cache import Memory, memories, require_room
+from tmatch.backbone.attention import FULL_ATTENTION, AttentionMask, SelfAttention, attention_mask
+from tmatch.backbone.cache import LayerKVCache, kv_caches, require_room
 from tmatch.backbone.cross import CrossAttention, Keys
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
@@ -23,12 +23,12 @@ from tmatch.layers import (
     modulate,
     require_channels,
     require_time,
-    stream,
+    upcast_residual,
 )
 from tmatch.tensors import State, Time
 
 
-class Given(NamedTuple):
+class Conditioning(NamedTuple):
     """What all blocks are given: the shared modulation (batch, 1, 6 width), and the text."""
 
     modulation: Tensor
@@ -48,11 +48,11 @@ class DiTContext:
 
     blocks: list[BlockContext]
     output: tuple[Tensor, Tensor]  # shift and scale
-    memories: list[Memory]
+    kv_caches: list[LayerKVCache]
 
     @property
     def filled(self) -> int:
-        return self.memories[0].filled
+        return self.kv_caches[0].filled
 
 
 class Block(nn.Module):
@@ -69,19 +69,25 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, elementwise_affine=False)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), GELU(), nn.Linear(hidden, width))
 
-    def context(self, given: Given) -> BlockContext:
+    def context(self, given: Conditioning) -> BlockContext:
         """What does not depend on the tokens; decoding keeps it."""
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (given.modulation + self.offsets).chunk(6, dim=-1)
         parts = (shift_1, 1 + scale_1, gate_1, shift_2, 1 + scale_2, gate_2)
         return BlockContext(parts, None if self.cross is None or given.text is None else self.cross.keys(given.text))
 
     def forward(
-        self, x: Tensor, about: Given | BlockContext, sight: Sight = EVERYTHING, memory: Memory | None = None
+        self,
+        x: Tensor,
+        conditioning: Conditioning | BlockContext,
+        attention_mask: AttentionMask = FULL_ATTENTION,
+        kv_cache: LayerKVCache | None = None,
     ) -> Tensor:
         """Tokens x (batch, tokens, width)."""
-        context = about if isinstance(about, BlockContext) else self.context(about)
+        context = conditioning if isinstance(conditioning, BlockContext) else self.context(conditioning)
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = context.modulation
-        x = gated(x, gate_1, self.attention(modulate(self.attention_norm(x), shift_1, scale_1), sight, memory))
+        x = gated(
+            x, gate_1, self.attention(modulate(self.attention_norm(x), shift_1, scale_1), attention_mask, kv_cache)
+        )
         if self.cross is not None and self.cross_norm is not None:
             assert context.text is not None, "the backbone checks that it is there"
             x = x + self.cross(self.cross_norm(x), context.text)
@@ -151,12 +157,12 @@ class DiT(nn.Module):
         grid = x.shape[1:-1]
         if positions is None:
             positions = grid_positions(grid, device=x.device)
-        tokens = stream(self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions))
+        tokens = upcast_residual(self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions))
         if cache is not None:
             tokens, output = self._decode(tokens, prefix, cache), cache.output
         else:
             given, output = self._given(t, condition, len(x))
-            seen = sight(tokens.shape[1], prefix, 0, x.device)
+            seen = attention_mask(tokens.shape[1], prefix, 0, x.device)
             for block in self.blocks:
                 if self.checkpointing and torch.is_grad_enabled():
                     tokens = checkpoint(block, tokens, given, seen, use_reentrant=False)
@@ -166,26 +172,28 @@ class DiT(nn.Module):
 
     def _decode(self, tokens: Tensor, prefix: int | None, cache: DiTContext) -> Tensor:
         """The blocks, on tokens that follow those of the cache."""
-        first = cache.memories[0]
+        first = cache.kv_caches[0]
         require_room(tokens, len(first.keys), first.length, first.filled)
-        seen = sight(tokens.shape[1], prefix, cache.filled, tokens.device)
-        for block, about, memory in zip(self.blocks, cache.blocks, cache.memories, strict=True):
-            tokens = block(tokens, about, seen, memory)
+        seen = attention_mask(tokens.shape[1], prefix, cache.filled, tokens.device)
+        for block, conditioning, kv_cache in zip(self.blocks, cache.blocks, cache.kv_caches, strict=True):
+            tokens = block(tokens, conditioning, seen, kv_cache)
         return tokens
 
-    def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> DiTContext:
+    def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> DiTContext:
         """A cache for decoding: t and the condition are read here, once, and there is room for `length` tokens."""
         given, output = self._given(t, condition, batch)
         blocks = [cast("Block", block).context(given) for block in self.blocks]
         width = self.width // self.heads
-        room = memories(len(self.blocks), batch, self.heads, length, width, self.x_in.weight)
+        room = kv_caches(len(self.blocks), batch, self.heads, length, width, self.x_in.weight)
         return DiTContext(blocks, output, room)
 
-    def _given(self, t: Time | None, condition: Condition | None, batch: int) -> tuple[Given, tuple[Tensor, Tensor]]:
+    def _given(
+        self, t: Time | None, condition: Condition | None, batch: int
+    ) -> tuple[Conditioning, tuple[Tensor, Tensor]]:
         """What all blocks are given, and the shift and scale of the output."""
         text = read_condition(self.condition_in, condition, batch)
         require_time(self.time, t)
         shared = self.x_in.weight.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]
         for_blocks, for_output = shared.tensor_split([6 * self.width], dim=-1)
         shift, scale = for_output.chunk(2, dim=-1)
-        return Given(for_blocks, text), (shift, 1 + scale)
+        return Conditioning(for_blocks, text), (shift, 1 + scale)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tmatch.backbone.cache import require_room
 from tmatch.backbone.llama import require_causal
-from tmatch.backbone.text import in_line, places, read_condition
+from tmatch.backbone.text import position_ids, read_condition, sequence_mask
 from tmatch.condition import Condition
 from tmatch.layers import initialise, require_channels
 from tmatch.tensors import State, Time
@@ -19,7 +19,7 @@ class HuggingFaceCache:
     """The model's own cache, and which places of [text, tokens] are no padding."""
 
     keys: Any
-    there: Tensor  # (batch, text + tokens)
+    valid: Tensor  # (batch, text + tokens)
     text: int
     read: int = 0
 
@@ -76,12 +76,12 @@ class HuggingFaceBackbone(nn.Module):
         if cache is not None:
             return self._run(tokens, cache).unflatten(1, grid)
         text = read_condition(self.condition_in, condition, len(x))
-        there = self._line(text, len(x), tokens.shape[1])
+        valid = self._line(text, len(x), tokens.shape[1])
         sequence = tokens if text is None else torch.cat((text.tokens, tokens), dim=1)
-        h = self.model(inputs_embeds=sequence, attention_mask=there, position_ids=places(there), use_cache=False)
+        h = self.model(inputs_embeds=sequence, attention_mask=valid, position_ids=position_ids(valid), use_cache=False)
         return h.last_hidden_state[:, -tokens.shape[1] :].unflatten(1, grid)
 
-    def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> HuggingFaceCache:
+    def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> HuggingFaceCache:
         """A cache for decoding: the text is read here, once, and there may be `length` tokens after it."""
         try:
             from transformers import DynamicCache
@@ -91,28 +91,28 @@ class HuggingFaceBackbone(nn.Module):
             ) from error
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
-        there = self._line(text, batch, length)
-        cache = HuggingFaceCache(DynamicCache(config=self.model.config), there, there.shape[1] - length)
+        valid = self._line(text, batch, length)
+        cache = HuggingFaceCache(DynamicCache(config=self.model.config), valid, valid.shape[1] - length)
         if text is not None:
             self._run(text.tokens, cache)
         return cache
 
     def _line(self, text: Condition | None, batch: int, length: int) -> Tensor:
         """Which places of [text, tokens] are no padding, if the model has that many."""
-        there = in_line(text, batch, length, self.x_in.weight.device)
-        if self.longest is not None and there.shape[1] > self.longest:
+        valid = sequence_mask(text, batch, length, self.x_in.weight.device)
+        if self.longest is not None and valid.shape[1] > self.longest:
             raise ValueError(
                 f"{type(self.model).__name__} has learnt {self.longest} positions, and text and tokens take "
-                f"{there.shape[1]}: take a model of more, or one with rotary positions."
+                f"{valid.shape[1]}: take a model of more, or one with rotary positions."
             )
-        return there
+        return valid
 
     def _run(self, tokens: Tensor, cache: HuggingFaceCache) -> Tensor:
-        require_room(tokens, len(cache.there), cache.there.shape[1] - cache.text, cache.filled)
+        require_room(tokens, len(cache.valid), cache.valid.shape[1] - cache.text, cache.filled)
         end = cache.read + tokens.shape[1]
-        place = places(cache.there)[:, cache.read : end]
+        place = position_ids(cache.valid)[:, cache.read : end]
         h = self.model(
-            inputs_embeds=tokens, attention_mask=cache.there[:, :end], position_ids=place,
+            inputs_embeds=tokens, attention_mask=cache.valid[:, :end], position_ids=place,
             past_key_values=cache.keys, use_cache=True,
         )  # fmt: skip
         cache.read = end

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 from torch.utils.checkpoint import checkpoint
 
-from tmatch.backbone.attention import SelfAttention, Sight, angles, sight
-from tmatch.backbone.cache import Memory, memories, require_room
-from tmatch.backbone.text import in_line, places, read_condition
+from tmatch.backbone.attention import AttentionMask, SelfAttention, angles, attention_mask
+from tmatch.backbone.cache import LayerKVCache, kv_caches, require_room
+from tmatch.backbone.text import position_ids, read_condition, sequence_mask
 from tmatch.condition import Condition
-from tmatch.layers import RMSNorm, initialise, require_channels, stream
+from tmatch.layers import RMSNorm, initialise, require_channels, upcast_residual
 from tmatch.tensors import State, Time
 
 
@@ -27,8 +27,14 @@ class LlamaBlock(nn.Module):
         self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
-    def forward(self, x: Tensor, sight: Sight, rotation: tuple[Tensor, Tensor], memory: Memory | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), sight, memory, rotation)
+    def forward(
+        self,
+        x: Tensor,
+        attention_mask: AttentionMask,
+        rotation: tuple[Tensor, Tensor],
+        kv_cache: LayerKVCache | None = None,
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), attention_mask, kv_cache, rotation)
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         return x + self.down(silu(gate) * up)
 
@@ -38,14 +44,14 @@ class LlamaContext:
     """A sequence [text, tokens]: which of it is no padding, the turns of its places, and a memory while decoding."""
 
     text: int  # length of the prefix
-    there: Tensor | None  # (batch, text + tokens), False on the text's padding; None where there is no padding
+    valid: Tensor | None  # (batch, text + tokens), False on the text's padding; None where there is no padding
     rotation: tuple[Tensor, Tensor]
-    memories: list[Memory] = field(default_factory=list)
+    kv_caches: list[LayerKVCache] = field(default_factory=list)
 
     @property
     def read(self) -> int:
         """Places of the sequence that are in memory."""
-        return self.memories[0].filled if self.memories else 0
+        return self.kv_caches[0].filled if self.kv_caches else 0
 
     @property
     def filled(self) -> int:
@@ -110,16 +116,16 @@ class Llama(nn.Module):
             h = self._run(tokens, cache)
         return h.unflatten(1, grid)
 
-    def open(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> LlamaContext:
+    def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> LlamaContext:
         """A cache for decoding: the text is read here, once, and there is room for `length` tokens after it."""
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
         context = self._context(text, batch, length)
-        there = context.there
-        if there is not None and not there.is_meta and bool(there.all()):
-            context.there = None
+        valid = context.valid
+        if valid is not None and not valid.is_meta and bool(valid.all()):
+            context.valid = None
         room = context.text + length
-        context.memories = memories(
+        context.kv_caches = kv_caches(
             len(self.blocks), batch, self.heads, room, self.width // self.heads, self.x_in.weight
         )
         if text is not None:
@@ -128,39 +134,39 @@ class Llama(nn.Module):
 
     def _context(self, text: Condition | None, batch: int, length: int) -> LlamaContext:
         weight = self.x_in.weight
-        there = in_line(text, batch, length, weight.device)
-        cosines, sines = angles(places(there), self.width // self.heads)
+        valid = sequence_mask(text, batch, length, weight.device)
+        cosines, sines = angles(position_ids(valid), self.width // self.heads)
         rotation = (cosines.to(weight.dtype), sines.to(weight.dtype))
-        return LlamaContext(there.shape[1] - length, None if text is None else there, rotation)
+        return LlamaContext(valid.shape[1] - length, None if text is None else valid, rotation)
 
     def _whole(self, text: Condition | None, tokens: Tensor) -> Tensor:
         """All tokens in one pass, with the text's padding after them: there plain causal attention hides it."""
         if text is None:
             return self._run(tokens, self._context(None, 1, tokens.shape[1]))
-        there = in_line(text, len(tokens), tokens.shape[1], tokens.device)
-        order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
+        valid = sequence_mask(text, len(tokens), tokens.shape[1], tokens.device)
+        order = (~valid).to(torch.uint8).argsort(dim=1, stable=True)
         line = _at(torch.cat((text.tokens, tokens), dim=1), order)
         h = self._run(line, self._context(None, 1, line.shape[1]))
-        return _at(h, places(there)[:, text.tokens.shape[1] :])
+        return _at(h, position_ids(valid)[:, text.tokens.shape[1] :])
 
     def _run(self, tokens: Tensor, context: LlamaContext) -> Tensor:
         """The blocks, on the next tokens of a sequence."""
-        tokens, start, new = stream(tokens), context.read, tokens.shape[1]
-        if context.memories:
-            first = context.memories[0]
+        tokens, start, new = upcast_residual(tokens), context.read, tokens.shape[1]
+        if context.kv_caches:
+            first = context.kv_caches[0]
             require_room(tokens, len(first.keys), first.length - context.text, context.filled)
         end = start + new
-        if context.there is None:
-            seen = sight(new, 0, start, tokens.device)
+        if context.valid is None:
+            seen = attention_mask(new, 0, start, tokens.device)
         else:
-            seen = Sight(_unpadded(context.there[:, :end], start))
+            seen = AttentionMask(_unpadded(context.valid[:, :end], start))
         cosines, sines = (part.narrow(2, start, new) for part in context.rotation)
-        remembered: Sequence[Memory | None] = context.memories or [None] * len(self.blocks)
-        for block, memory in zip(self.blocks, remembered, strict=True):
-            if self.checkpointing and memory is None and torch.is_grad_enabled():
+        remembered: Sequence[LayerKVCache | None] = context.kv_caches or [None] * len(self.blocks)
+        for block, kv_cache in zip(self.blocks, remembered, strict=True):
+            if self.checkpointing and kv_cache is None and torch.is_grad_enabled():
                 tokens = checkpoint(block, tokens, seen, (cosines, sines), use_reentrant=False)
             else:
-                tokens = block(tokens, seen, (cosines, sines), memory)
+                tokens = block(tokens, seen, (cosines, sines), kv_cache)
         return self.out_norm(tokens)
 
 
@@ -169,11 +175,11 @@ def _at(x: Tensor, order: Tensor) -> Tensor:
     return x.gather(1, order[..., None].expand(-1, -1, x.shape[-1]))
 
 
-def _unpadded(there: Tensor, start: int) -> Tensor:
+def _unpadded(valid: Tensor, start: int) -> Tensor:
     """What the tokens from `start` on see, (batch, 1, new, all): what is before them but padding, and themselves."""
-    all_places = torch.arange(there.shape[1], device=there.device)
+    all_places = torch.arange(valid.shape[1], device=valid.device)
     behind = all_places[start:, None] - all_places
-    return ((behind >= 0) & there[:, None, None, :]) | (behind == 0)
+    return ((behind >= 0) & valid[:, None, None, :]) | (behind == 0)
 
 
 def require_causal(t: Time | None, prefix: int | None) -> None:

@@ -22,12 +22,12 @@ def read_condition(linear: nn.Linear | None, condition: Condition | None, batch:
     return Condition(linear(condition.tokens.to(linear.weight.dtype)), condition.mask).repeated(batch)
 
 
-def in_line(text: Condition | None, batch: int, length: int, device: torch.device) -> Tensor:
+def sequence_mask(text: Condition | None, batch: int, length: int, device: torch.device) -> Tensor:
     """Which places of [text, tokens] are no padding, (batch, text + tokens)."""
     tokens = torch.ones(batch, length, dtype=torch.bool, device=device)
     return tokens if text is None else torch.cat((text.mask, tokens), dim=1)
 
 
-def places(there: Tensor) -> Tensor:
+def position_ids(valid: Tensor) -> Tensor:
     """The place of each on the line, where padding takes none."""
-    return (there.cumsum(1) - 1).clamp(min=0)
+    return (valid.cumsum(1) - 1).clamp(min=0)

@@ -1,21 +1,15 @@
-"""Data: toy densities, captioned shapes, folders of pictures, tensors in memory."""
+"""Data: toy densities, captioned shapes, folders of images, tensors in memory."""
 
-from tmatch.data.autoencoder import Autoencoder
-from tmatch.data.captioned import CaptionedPictures
-from tmatch.data.codec import Codec
-from tmatch.data.codes import CodeAutoencoder
-from tmatch.data.folder import FolderPictures
+from tmatch.data.captioned import CaptionedImages
+from tmatch.data.folder import FolderImages
 from tmatch.data.memory import InMemory
-from tmatch.data.shapes import ShapePictures
+from tmatch.data.shapes import ShapeImages
 from tmatch.data.toy import TOYS
 
 __all__ = [
     "TOYS",
-    "Autoencoder",
-    "CaptionedPictures",
-    "CodeAutoencoder",
-    "Codec",
-    "FolderPictures",
+    "CaptionedImages",
+    "FolderImages",
     "InMemory",
-    "ShapePictures",
+    "ShapeImages",
 ]

@@ -1,4 +1,4 @@
-"""Captioned pictures, wherever they come from, a few at a time."""
+"""Captioned images, wherever they come from, a few at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 
-class CaptionedPictures(ABC):
-    """Pictures and a caption for each; pictures are read or drawn when asked for, and need not fit in memory."""
+class CaptionedImages(ABC):
+    """Images and a caption for each; images are read or drawn when asked for, and need not fit in memory."""
 
     captions: Sequence[str]
 
@@ -16,9 +16,9 @@ class CaptionedPictures(ABC):
 
     @abstractmethod
     def load(self, indices: Sequence[int]) -> Tensor:
-        """Some of the pictures, (n, 3, height, width) in [0, 1]."""
+        """Some of the images, (n, 3, height, width) in [0, 1]."""
 
     def batches(self, size: int = 125) -> Iterator[Tensor]:
-        """All of the pictures, in order."""
+        """All of the images, in order."""
         for start in range(0, len(self), size):
             yield self.load(range(start, min(start + size, len(self))))

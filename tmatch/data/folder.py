@@ -1,4 +1,4 @@
-"""A folder of pictures with a `metadata.jsonl`: a line {"file_name": ..., "text": ...} for each."""
+"""A folder of images with a `metadata.jsonl`: a line {"file_name": ..., "text": ...} for each."""
 
 import json
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tmatch.data.captioned import CaptionedPictures
-from tmatch.data.pictures import load_picture
+from tmatch.data.captioned import CaptionedImages
+from tmatch.data.images import load_image
 
 
-class FolderPictures(CaptionedPictures):
-    """The pictures that `metadata.jsonl` lists, cut to squares of `size` pixels; every `fold`-th one is held out."""
+class FolderImages(CaptionedImages):
+    """The images that `metadata.jsonl` lists, cut to squares of `size` pixels; every `fold`-th one is held out."""
 
     def __init__(
         self, folder: Path, size: int, *, held_out: bool = False, fold: int = 20, limit: int | None = None
     ) -> None:
         rows = _rows(folder)
         if len(rows) < 2:
-            raise ValueError(f"{folder} lists one picture; it takes two or more, one of them to hold out.")
+            raise ValueError(f"{folder} lists one image; it takes two or more, one of them to hold out.")
         every = min(fold, len(rows))
         chosen = [row for k, row in enumerate(rows) if (k % every == every - 1) == held_out][:limit]
         self.files = [folder / row["file_name"] for row in chosen]
@@ -28,7 +28,7 @@ class FolderPictures(CaptionedPictures):
         self.size = size
 
     def load(self, indices: Sequence[int]) -> Tensor:
-        return torch.stack([load_picture(self.files[k], self.size) for k in indices])
+        return torch.stack([load_image(self.files[k], self.size) for k in indices])
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     path, inside, rows, bad = folder / "metadata.jsonl", folder.resolve(), [], []
     lines = [(number, line) for number, line in enumerate(_lines(path), start=1) if line.strip()]
     if not lines:
-        raise ValueError(f"{path} lists no pictures.")
+        raise ValueError(f"{path} lists no images.")
     for number, line in lines:
         try:
             rows.append(_row(line, inside))
@@ -45,18 +45,18 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     if bad:
         raise ValueError(
             f"{path} cannot be used for {len(bad)} of its {len(lines)} lines: {bad[0]}{', for one' * (len(bad) > 1)}; "
-            "mend that, or have `tmatch prepare` skip and list such pictures, and train on its shards."
+            "mend that, or have `tmatch prepare` skip and list such images, and train on its shards."
         )
     return rows
 
 
 def _lines(path: Path) -> list[str]:
     if not path.parent.is_dir():
-        raise ValueError(f"There is no folder {path.parent}; give one that holds pictures and a metadata.jsonl.")
+        raise ValueError(f"There is no folder {path.parent}; give one that holds images and a metadata.jsonl.")
     if not path.is_file():
         raise ValueError(
             f"{path.parent} has no metadata.jsonl; give it a line "
-            '{"file_name": "cat.png", "text": "a cat"} for each picture.'
+            '{"file_name": "cat.png", "text": "a cat"} for each image.'
         )
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would cut captions at U+2028 and U+0085
@@ -65,7 +65,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _row(line: str, folder: Path) -> dict[str, Any]:
-    """What a line says of a picture in the folder; refused where it cannot be used."""
+    """What a line says of an image in the folder; refused where it cannot be used."""
     try:
         row = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tmatch.condition import Condition
-from tmatch.tensors import State, require_finite, whole
+from tmatch.tensors import State, positive_int, require_finite
 
 
 def permutation(count: int, *key: int | str) -> Tensor:
@@ -46,7 +46,7 @@ class InMemory:
 
     def indices(self, step: int, size: int) -> Tensor:
         """The samples of a step's batch."""
-        first = step * whole("The batch size", size)
+        first = step * positive_int("The batch size", size)
         epochs = range(first // len(self), (first + size - 1) // len(self) + 1)
         order = torch.cat([_order(len(self), self.seed, epoch) for epoch in epochs])
         offset = first - epochs[0] * len(self)

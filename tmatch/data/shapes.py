@@ -1,4 +1,4 @@
-"""`shapes`: captioned pictures of coloured shapes with the six skills of GenEval, made from (seed, index) alone."""
+"""`shapes`: captioned images of coloured shapes with the six skills of GenEval, made from (seed, index) alone."""
 
 import math
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tmatch.data.captioned import CaptionedPictures
-from tmatch.noise import Noise
+from tmatch.data.captioned import CaptionedImages
+from tmatch.rng import RandomStreams
 
 SIZE = 32
 SHAPES = ("circle", "cross", "square", "triangle")
@@ -31,13 +31,13 @@ VOCABULARY = (
 )
 """Every word of every caption."""
 OBJECTS = 4
-"""The most a picture holds."""
+"""The most an image holds."""
 
 _SIZES = (4.6, 5.8)  # radius in pixels, from and to, of one or two objects
 _SMALL = (4.0, 5.0)  # and of three or four
 _GAP = 2.0  # pixels between the boxes of two objects, so that they never touch
 _MARGIN = 2.0  # pixels by which one object must be more beside another than above it to count as beside it
-_CANDIDATES = 128  # arrangements tried for each picture
+_CANDIDATES = 128  # arrangements tried for each image
 
 PALETTE = torch.tensor(list(COLOURS.values()))
 
@@ -72,7 +72,7 @@ def coverage(shape: Tensor, centre: Tensor, size: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scenes:
-    """What is in each of n pictures: up to OBJECTS objects, absent ones with shape -1, and the caption that says so."""
+    """What is in each of n images: up to OBJECTS objects, absent ones with shape -1, and the caption that says so."""
 
     shape: Tensor  # (n, OBJECTS)
     colour: Tensor  # (n, OBJECTS)
@@ -92,7 +92,7 @@ class Scenes:
         return attribution & (self.colour[:, 1] == second)
 
     def render(self) -> Tensor:
-        """The pictures, (n, 3, SIZE, SIZE) in [0, 1]."""
+        """The images, (n, 3, SIZE, SIZE) in [0, 1]."""
         image = torch.tensor(BACKGROUND)[:, None, None].expand(len(self.captions), 3, SIZE, SIZE)
         for k in range(OBJECTS):
             there = (self.shape[:, k] >= 0)[:, None, None]
@@ -136,54 +136,54 @@ def _extent(size: Tensor) -> Tensor:
     return 1.08 * size
 
 
-def _one_or_two(noise: Noise, size: Tensor, dominant: Tensor) -> Tensor:
+def _one_or_two(rng: RandomStreams, size: Tensor, dominant: Tensor) -> Tensor:
     """Centres anywhere, boxes a gap apart; where `dominant`, clearly beside or clearly above each other."""
     room = _extent(size)[:, None, :2, None]
-    centre = room + (SIZE - 2 * room) * noise.uniform(_CANDIDATES, 2, 2)
+    centre = room + (SIZE - 2 * room) * rng.uniform(_CANDIDATES, 2, 2)
     away = (centre[:, :, 0] - centre[:, :, 1]).abs()  # (n, candidates, 2)
     fits = (away > 2 * _extent(size[:, None, :1]) + _GAP).any(-1)
     fits &= ~dominant[:, None] | ((away[..., 0] - away[..., 1]).abs() > _MARGIN + 1)
     chosen = fits.float().argmax(1)
-    assert fits.any(1).all(), "there are candidates enough for every picture"
+    assert fits.any(1).all(), "there are candidates enough for every image"
     return centre[torch.arange(len(centre)), chosen]
 
 
-def _three_or_four(noise: Noise, size: Tensor) -> Tensor:
-    """Centres in different quarters of the picture, in random order, each somewhere in its quarter."""
-    order = noise.uniform(OBJECTS).argsort(1)
+def _three_or_four(rng: RandomStreams, size: Tensor) -> Tensor:
+    """Centres in different quarters of the image, in random order, each somewhere in its quarter."""
+    order = rng.uniform(OBJECTS).argsort(1)
     corner = torch.stack((order // 2, order % 2), dim=-1) * (SIZE / 2)
     inset = _extent(size)[..., None] + _GAP / 2
-    return corner + inset + (SIZE / 2 - 2 * inset) * noise.uniform(OBJECTS, 2)
+    return corner + inset + (SIZE / 2 - 2 * inset) * rng.uniform(OBJECTS, 2)
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """An endless data set: picture `index` of `seed` is always the same."""
+    """An endless data set: image `index` of `seed` is always the same."""
 
     seed: int = 0
 
     def scenes(self, indices: Sequence[int] | Tensor) -> Scenes:
-        """What the pictures show."""
-        noise = Noise.derive(self.seed, 0, indices)
-        n = len(noise)
-        skill = _pick(noise.uniform(), len(SKILLS))
+        """What the images show."""
+        rng = RandomStreams.derive(self.seed, 0, indices)
+        n = len(rng)
+        skill = _pick(rng.uniform(), len(SKILLS))
         counting, position = skill == SKILLS.index("counting"), skill == SKILLS.index("position")
         alone = (skill == SKILLS.index("single object")) | (skill == SKILLS.index("colours"))
-        count = torch.where(alone, 1, torch.where(counting, 2 + _pick(noise.uniform(), len(NUMBERS)), 2))
+        count = torch.where(alone, 1, torch.where(counting, 2 + _pick(rng.uniform(), len(NUMBERS)), 2))
 
-        first = _pick(noise.uniform(), len(SHAPES))
-        other = (first + 1 + _pick(noise.uniform(), len(SHAPES) - 1)) % len(SHAPES)
+        first = _pick(rng.uniform(), len(SHAPES))
+        other = (first + 1 + _pick(rng.uniform(), len(SHAPES) - 1)) % len(SHAPES)
         pair = torch.stack((torch.minimum(first, other), torch.maximum(first, other)), dim=1)
         same = (alone | counting)[:, None]
         shape = torch.where(same, first[:, None], pair)[:, [0, 1, 1, 1]]
-        colour = _pick(noise.uniform(OBJECTS), len(COLOURS))
+        colour = _pick(rng.uniform(OBJECTS), len(COLOURS))
         colour = torch.where(counting[:, None], colour[:, :1], colour)
 
         many = (count > 2)[:, None]
         low, high = torch.where(many, _SMALL[0], _SIZES[0]), torch.where(many, _SMALL[1], _SIZES[1])
-        size = (low + (high - low) * noise.uniform(1)).expand(n, OBJECTS)
-        few = _one_or_two(noise, size.clamp(min=_SIZES[0]), position)
-        quarters = _three_or_four(noise, size.clamp(max=_SMALL[1]))
+        size = (low + (high - low) * rng.uniform(1)).expand(n, OBJECTS)
+        few = _one_or_two(rng, size.clamp(min=_SIZES[0]), position)
+        quarters = _three_or_four(rng, size.clamp(max=_SMALL[1]))
         centre = torch.where(many[..., None], quarters, torch.cat((few, few), dim=1))
         shape = torch.where(torch.arange(OBJECTS) < count[:, None], shape, -1)
         captions = [self._caption(*row) for row in zip(skill, shape, colour, centre, strict=True)]
@@ -199,8 +199,8 @@ class Shapes:
 Sentences = Literal["all", "trained", "withheld"]
 
 
-class ShapePictures(CaptionedPictures):
-    """The first `count` pictures of a seed; of those whose sentence is withheld from training, or is not, if asked."""
+class ShapeImages(CaptionedImages):
+    """The first `count` images of a seed; of those whose sentence is withheld from training, or is not, if asked."""
 
     def __init__(self, seed: int, count: int, sentences: Sentences = "all") -> None:
         self.shapes = Shapes(seed)

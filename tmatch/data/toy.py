@@ -6,42 +6,42 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tmatch.noise import Noise
+from tmatch.rng import RandomStreams
 
 
-def moons(noise: Noise) -> Tensor:
+def moons(rng: RandomStreams) -> Tensor:
     """Two interleaved half circles."""
-    u = noise.uniform(2)
+    u = rng.uniform(2)
     angle, upper = math.pi * u[:, 0], u[:, 1] < 0.5
     x = torch.where(upper, angle.cos(), 1 - angle.cos()) - 0.5
     y = torch.where(upper, angle.sin(), 0.5 - angle.sin()) - 0.25
-    return torch.stack((x, y), dim=-1) * 1.4 + 0.07 * noise.normal(2)
+    return torch.stack((x, y), dim=-1) * 1.4 + 0.07 * rng.normal(2)
 
 
-def checkerboard(noise: Noise) -> Tensor:
+def checkerboard(rng: RandomStreams) -> Tensor:
     """The dark squares of a 4 x 4 board."""
-    u = noise.uniform(3)
+    u = rng.uniform(3)
     column = (4 * u[:, 0]).floor()
     row = 2 * (2 * u[:, 1]).floor() + column % 2
     place = torch.stack((4 * u[:, 0], row + u[:, 2]), dim=-1)
     return place - 2
 
 
-def rings(noise: Noise) -> Tensor:
+def rings(rng: RandomStreams) -> Tensor:
     """Two circles around the origin."""
-    u = noise.uniform(2)
-    radius = torch.where(u[:, 0] < 0.35, 0.7, 1.7) + 0.06 * noise.normal()
+    u = rng.uniform(2)
+    radius = torch.where(u[:, 0] < 0.35, 0.7, 1.7) + 0.06 * rng.normal()
     angle = 2 * math.pi * u[:, 1]
     return torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)
 
 
-def corners(noise: Noise) -> Tensor:
+def corners(rng: RandomStreams) -> Tensor:
     """Two Gaussians on a diagonal: either coordinate alone says nothing about where the mass is, both together do."""
-    side = torch.where(noise.uniform() < 0.5, -1.0, 1.0)
-    return 1.2 * side[:, None] + 0.25 * noise.normal(2)
+    side = torch.where(rng.uniform() < 0.5, -1.0, 1.0)
+    return 1.2 * side[:, None] + 0.25 * rng.normal(2)
 
 
-TOYS: dict[str, Callable[[Noise], Tensor]] = {
+TOYS: dict[str, Callable[[RandomStreams], Tensor]] = {
     "moons": moons,
     "checkerboard": checkerboard,
     "rings": rings,

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from tmatch.data import ShapePictures
+from tmatch.data import ShapeImages
 from tmatch.data.shapes import SKILLS
 from tmatch.eval.shapes import check
+from tmatch.generation import Evaluations, TextToImage
 from tmatch.guidance import constant
-from tmatch.kernel import Decoding
-from tmatch.sample import Evaluations, TextToImage
+from tmatch.sampling import SamplingParams
 from tmatch.tensors import Precision
 from tmatch.times import Steps
 
@@ -69,20 +69,20 @@ class Satisfied:
 
 def captions_satisfied(
     pipeline: TextToImage,
-    prompts: ShapePictures,
+    prompts: ShapeImages,
     *,
     steps: Steps | None = None,
     guidance: float = 1.0,
     schedule: Callable[[float], float] = constant,
-    decoding: Decoding = Decoding(),
+    params: SamplingParams = SamplingParams(),
     batch_size: int = 250,
     progress: bool = False,
     precision: Precision = "float32",
 ) -> Satisfied:
-    """Draw a picture for each caption, by seeds 0, 1, 2, ..., and check it."""
+    """Draw an image for each caption, by seeds 0, 1, 2, ..., and check it."""
     drawn = pipeline.generate(
         prompts.captions, range(len(prompts)),
-        steps=steps, guidance=guidance, schedule=schedule, decoding=decoding,
+        steps=steps, guidance=guidance, schedule=schedule, params=params,
         batch_size=batch_size, progress=progress, precision=precision,
     )  # fmt: skip
     return Satisfied(check(drawn.images, prompts.captions), prompts.skill, drawn.evaluations, drawn.seconds)

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from tmatch.condition import Condition
-from tmatch.kernel import Decoding, Kernel
-from tmatch.noise import Noise
+from tmatch.kernel import Kernel
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process, Transition
+from tmatch.rng import RandomStreams
+from tmatch.sampling import SamplingParams
 from tmatch.tensors import State, Time
 
 
@@ -30,12 +31,12 @@ class Posterior:
         """E[X_T | X_t], (n, d)."""
         return torch.einsum("nk,nkd->nd", self.log_weights.exp(), self.means)
 
-    def sample(self, noise: Noise) -> Tensor:
+    def sample(self, rng: RandomStreams) -> Tensor:
         """X_T ~ q(. | X_t), (n, d)."""
         ladder = self.log_weights.exp().cumsum(-1)
-        component = (noise.uniform(1).to(ladder) > ladder[:, :-1]).sum(-1)
+        component = (rng.uniform(1).to(ladder) > ladder[:, :-1]).sum(-1)
         scale = torch.linalg.cholesky(self.covariances)[component]
-        z = noise.normal(self.means.shape[-1]).to(scale)
+        z = rng.normal(self.means.shape[-1]).to(scale)
         return self.means[torch.arange(len(z), device=z.device), component] + torch.einsum("nij,nj->ni", scale, z)
 
 
@@ -132,16 +133,16 @@ class PosteriorKernel(Kernel):
         if isinstance(parametrization, NextState):
             raise ValueError("The next state depends on the step, and this kernel knows X_T alone; use another Y.")
 
-    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
         """There is nothing to learn: the squared distance to the mean, the least any regression can reach."""
         return (self.backbone(x_t, t) - y).square().flatten(1).mean(1)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
     ) -> State:
         posterior = self.backbone.posterior(x_t, t)
         if not self.per_token:
-            return self.backbone.y(posterior.sample(noise), x_t, t)
+            return self.backbone.y(posterior.sample(rng), x_t, t)
         tokens = x_t.flatten(1, -2).shape[1]
-        draws = [self.backbone.y(posterior.sample(noise), x_t, t).flatten(1, -2)[:, i] for i in range(tokens)]
-        return torch.stack(draws, dim=1).reshape(x_t.shape)
+        samples_per_token = [self.backbone.y(posterior.sample(rng), x_t, t).flatten(1, -2)[:, i] for i in range(tokens)]
+        return torch.stack(samples_per_token, dim=1).reshape(x_t.shape)

@@ -1,4 +1,4 @@
-"""An exact checker for `shapes`: reads a picture and decides whether it is what its caption says; nothing is learnt."""
+"""An exact checker for `shapes`: reads an image and decides whether it is what its caption says; nothing is learnt."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ _INK = 0.35  # the farthest a colour may be from the one it is taken for, in RGB
 
 @dataclass(frozen=True)
 class Found:
-    """An object of a picture; a shape or colour that is none of the known ones is '?'."""
+    """An object of an image; a shape or colour that is none of the known ones is '?'."""
 
     shape: str
     colour: str
@@ -87,9 +87,9 @@ def _recognise(image: Tensor, region: Tensor) -> Found:
 
 
 def detect(images: Tensor) -> list[list[Found]]:
-    """The objects of each picture, (n, 3, SIZE, SIZE) in [0, 1]."""
+    """The objects of each image, (n, 3, SIZE, SIZE) in [0, 1]."""
     if images.shape[1:] != (3, SIZE, SIZE):
-        raise ValueError(f"Pictures of shapes are (n, 3, {SIZE}, {SIZE}); got {tuple(images.shape)}.")
+        raise ValueError(f"Images of shapes are (n, 3, {SIZE}, {SIZE}); got {tuple(images.shape)}.")
     labels = _components(_ink(images) > 0.5)
     found: list[list[Found]] = []
     for image, regions in zip(images, labels, strict=True):
@@ -131,7 +131,7 @@ def satisfies(objects: Sequence[Found], caption: str) -> bool:
 
 
 def check(images: Tensor, captions: Sequence[str]) -> Tensor:
-    """Whether each picture satisfies its caption, (n,)."""
+    """Whether each image satisfies its caption, (n,)."""
     if len(images) != len(captions):
-        raise ValueError(f"There are {len(images)} pictures for {len(captions)} captions; they go in pairs.")
+        raise ValueError(f"There are {len(images)} images for {len(captions)} captions; they go in pairs.")
     return torch.tensor([satisfies(objects, text) for objects, text in zip(detect(images), captions, strict=True)])

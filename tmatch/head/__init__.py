@@ -1,6 +1,6 @@
 """The small network g that turns a backbone's output into a distribution over tokens."""
 
-from tmatch.head.base import Clock, Head
+from tmatch.head.base import Head, TimeCache
 from tmatch.head.flow import FlowHead, HeadContext
 
-__all__ = ["Clock", "FlowHead", "Head", "HeadContext"]
+__all__ = ["FlowHead", "Head", "HeadContext", "TimeCache"]

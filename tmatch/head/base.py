@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tmatch.tensors import Time
 
-Clock = dict[float, Any]
+TimeCache = dict[float, Any]
 """What a head keeps for each s while tokens are drawn one after the other at one t."""
 
 
@@ -18,10 +18,10 @@ class Head(nn.Module, ABC):
     """Numbers in a token."""
 
     @abstractmethod
-    def prepare(self, h: Tensor, t: Time | None, clock: Clock | None = None) -> Any:  # noqa: ANN401
+    def prepare(self, h: Tensor, t: Time | None, time_cache: TimeCache | None = None) -> Any:  # noqa: ANN401
         """What is the same at every s: h (batch, ..., width) and, for kernels that have one, t (batch,).
 
-        A `clock` is given by kernels that draw many tokens at one t: what depends on s and t alone may be kept in it.
+        Kernels that sample many tokens at one t pass a `time_cache`: keep in it what depends on s and t alone.
         """
 
     @abstractmethod

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from tmatch.head.base import Clock, Head
+from tmatch.head.base import Head, TimeCache
 from tmatch.layers import TimeEmbedding, gated, initialise, modulate, require_time
-from tmatch.tensors import Time, over
+from tmatch.tensors import Time, expand_like
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class HeadContext:
     h: Tensor  # (..., width)
     time: Tensor | None  # (..., width)
     modulations: list[Tensor]  # one a block, (..., 3 width)
-    clock: Clock | None = None
+    time_cache: TimeCache | None = None
 
 
 class HeadBlock(nn.Module):
@@ -59,33 +59,33 @@ class FlowHead(Head):
         self.out = nn.Linear(width, channels)
         initialise(self, self.time_modulation, self.out_modulation, self.out, *h_modulations)
 
-    def prepare(self, h: Tensor, t: Time | None, clock: Clock | None = None) -> HeadContext:
+    def prepare(self, h: Tensor, t: Time | None, time_cache: TimeCache | None = None) -> HeadContext:
         """What does not depend on s: h (batch, ..., context_width) and t (batch,), once a transition."""
         require_time(self.t_in, t)
         h = self.h_in(h.to(self.h_in.weight.dtype))
         signal = silu(h)
         modulations = [linear(signal) for linear in self.h_modulations]
-        time = None if self.t_in is None or t is None else self.t_in(over(t, h[..., 0]))
-        return HeadContext(h, time, modulations, clock)
+        time = None if self.t_in is None or t is None else self.t_in(expand_like(t, h[..., 0]))
+        return HeadContext(h, time, modulations, time_cache)
 
     def forward(self, y_s: Tensor, s: Time, context: HeadContext) -> Tensor:
         """The velocity at (s, y_s): s is one number for all tokens, or one for each."""
-        shared, shift, scale = self._moment(s, context)
+        shared, shift, scale = self._time_modulation(s, context)
         x = self.y_in(y_s.to(context.h.dtype)) + context.h
         for block, modulation in zip(self.blocks, context.modulations, strict=True):
             x = block(x, modulation + shared)
         velocity = self.out(modulate(self.norm(x), shift, scale))
         return velocity.to(y_s.dtype)
 
-    def _moment(self, s: Time, context: HeadContext) -> tuple[Tensor, Tensor, Tensor]:
+    def _time_modulation(self, s: Time, context: HeadContext) -> tuple[Tensor, Tensor, Tensor]:
         """What the time alone says: to the blocks, and to the output. It is looked up where the clock has it."""
-        key = None if context.clock is None or s.ndim else float(s)
-        if context.clock is not None and key in context.clock:
-            return context.clock[key]
+        key = None if context.time_cache is None or s.ndim else float(s)
+        if context.time_cache is not None and key in context.time_cache:
+            return context.time_cache[key]
         time = silu(self.s_in(s) if context.time is None else self.s_in(s) + context.time)
         shared, (shift, scale) = self.time_modulation(time), self.out_modulation(time).chunk(2, dim=-1)
         shared.narrow(-1, shift.shape[-1], shift.shape[-1]).add_(1)  # to the scale, here and not in every block
-        moment = (shared, shift, 1 + scale)
-        if context.clock is not None and key is not None:
-            context.clock[key] = moment
-        return moment
+        fixed_time = (shared, shift, 1 + scale)
+        if context.time_cache is not None and key is not None:
+            context.time_cache[key] = fixed_time
+        return fixed_time

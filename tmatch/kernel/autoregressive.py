@@ -12,18 +12,19 @@ from torch import Tensor, nn
 
 from tmatch.backbone import SequenceBackbone
 from tmatch.condition import Condition
-from tmatch.head import Clock
-from tmatch.kernel.base import Decoding, Kernel, Snapshot, intermediates, progress, require_independent
-from tmatch.kernel.law import Law
+from tmatch.distribution.base import TokenDistribution
+from tmatch.head import TimeCache
+from tmatch.kernel.base import Kernel, require_independent
 from tmatch.layers import grid_positions
-from tmatch.noise import Noise
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
+from tmatch.rng import RandomStreams
+from tmatch.sampling import SamplingParams, Snapshot, intermediates, progress
 from tmatch.tensors import State, Time, autocast_kind
 
 
 @dataclass(frozen=True)
-class Opening:
+class Prefix:
     """What stands before the tokens to draw, (batch, m, channels) at (m, 3); the first `prefix` see each other."""
 
     tokens: Tensor
@@ -39,43 +40,43 @@ class Autoregressive(Kernel):
     keeps one X_0, on which such a kernel learns to read X_{t+1} off X_t.
     """
 
-    def __init__(self, backbone: nn.Module, law: Law, dependent: bool = False) -> None:
+    def __init__(self, backbone: nn.Module, distribution: TokenDistribution, dependent: bool = False) -> None:
         super().__init__()
-        if not hasattr(backbone, "open"):
+        if not hasattr(backbone, "init_cache"):
             raise ValueError(
                 f"{type(backbone).__name__} has no cache to draw tokens one after the other with; take DiT or Llama, "
-                "or give it the `open` of tmatch.backbone.SequenceBackbone."
+                "or give it the `init_cache` of tmatch.backbone.SequenceBackbone."
             )
         self.backbone = backbone
-        self.law = law
+        self.distribution = distribution
         self.dependent = dependent
 
     @property
     def head(self) -> nn.Module | None:
-        return self.law.head
+        return self.distribution.head
 
-    def opening(self, x_t: State) -> Opening:
+    def opening(self, x_t: State) -> Prefix:
         """X_t."""
         positions = grid_positions(x_t.shape[1:-1], step=0, device=x_t.device)
-        return Opening(x_t.flatten(1, -2), positions, prefix=len(positions))
+        return Prefix(x_t.flatten(1, -2), positions, prefix=len(positions))
 
     def contexts(self, y: State, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
         """h^i for every token of Y from those before it, in one pass: teacher forcing."""
-        opening, tokens = self.opening(x_t), self.law.embed(y.flatten(1, -2))
+        opening, tokens = self.opening(x_t), self.distribution.embed(y.flatten(1, -2))
         states = tokens.shape[1] // prod(x_t.shape[1:-1])
         positions = torch.cat((opening.positions, _positions(x_t, states)))
         sequence = torch.cat((opening.tokens, tokens[:, :-1]), dim=1)
         h = self.backbone(sequence, t, condition, positions=positions[:-1], prefix=opening.prefix)
         return h[:, opening.tokens.shape[1] - 1 :]
 
-    def loss(self, y: State, x_t: State, t: Time | None, condition: Condition | None, noise: Noise) -> Tensor:
-        self.law.require(y)
-        return self.law.loss(y.flatten(1, -2), self.contexts(y, x_t, t, condition), t, noise).mean(1)
+    def loss(self, y: State, x_t: State, t: Time | None, condition: Condition | None, rng: RandomStreams) -> Tensor:
+        self.distribution.require(y)
+        return self.distribution.loss(y.flatten(1, -2), self.contexts(y, x_t, t, condition), t, rng).mean(1)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
     ) -> State:
-        return next(self.states(x_t, (float(t), float(t_next)), t, condition, noise, decoding))
+        return next(self.states(x_t, (float(t), float(t_next)), t, condition, rng, params))
 
     def states(
         self,
@@ -83,44 +84,44 @@ class Autoregressive(Kernel):
         grid: Sequence[float],
         t: Time | None,
         condition: Condition | None,
-        noise: Noise,
-        decoding: Decoding,
+        rng: RandomStreams,
+        params: SamplingParams,
     ) -> Iterator[State]:
         """The states at the times of the grid after its first, where X_t is. The cache reads each token only once.
 
         Guidance is told the time, which runs from state to state as tokens are drawn; all its branches are kept, for
         each has a memory of its own.
         """
-        self.law.require_width(x_t)
+        self.distribution.require_width(x_t)
         opening, positions = self.opening(x_t), _positions(x_t, len(grid) - 1)
-        branches = decoding.guidance.at(grid[0], condition, keep_all=True)
+        branches = params.guidance.at(grid[0], condition, keep_all=True)
         first, times, given = branches.inputs(opening.tokens, t)
         backbone = cast("SequenceBackbone", self.backbone)
         with _unrecorded(x_t.device):
-            cache = backbone.open(times, given, len(first), len(opening.positions) + len(positions) - 1)
+            cache = backbone.init_cache(times, given, len(first), len(opening.positions) + len(positions) - 1)
             h = backbone(first, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
-        x, clock, token = x_t.flatten(1, -2).clone(), Clock(), None
+        x, time_cache, token = x_t.flatten(1, -2).clone(), TimeCache(), None
         tokens, places_read = x.shape[1], iter(positions.split(1))
         for begin, end in pairwise(grid):
-            start = self.law.start(noise, tokens).split(1, dim=1)
+            start = self.distribution.start(rng, tokens).split(1, dim=1)
             for place in range(tokens):
-                branches = decoding.guidance.at(progress(begin, end, place / tokens), condition, keep_all=True)
+                branches = params.guidance.at(progress(begin, end, place / tokens), condition, keep_all=True)
                 with _unrecorded(x_t.device):
                     if token is not None:  # the one drawn last; before the first, the opening gave h
-                        read = branches.stack(self.law.embed(token))
+                        read = branches.stack(self.distribution.embed(token))
                         h = backbone(read, positions=next(places_read), prefix=0, cache=cache)
-                    token = self.law(start[place], h, times, decoding, branches, clock)
+                    token = self.distribution(start[place], h, times, params, branches, time_cache)
                 x[:, place] = token[:, 0]
-                if decoding.observe is not None and place + 1 in intermediates(tokens):
+                if params.observe is not None and place + 1 in intermediates(tokens):
                     at = progress(begin, end, (place + 1) / tokens)
-                    decoding.report(self._partial(x.view_as(x_t).clone(), place + 1, at))
+                    params.report(self._partial(x.view_as(x_t).clone(), place + 1, at))
             yield x.view_as(x_t).clone()
 
     def _partial(self, x: State, drawn: int, t: float) -> Snapshot:
         """A state of which some tokens are drawn; the others show the state before, unless tokens are codes."""
         tokens = prod(x.shape[1:-1])
         known = (torch.arange(tokens, device=x.device) < drawn).expand(len(x), -1).view(x.shape[:-1])
-        return Snapshot("partial", t, x, known=None if self.law.continuous else known)
+        return Snapshot("partial", t, x, known=None if self.distribution.continuous else known)
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         require_independent(type(self).__name__, process, parametrization, self.dependent)
@@ -133,19 +134,23 @@ class FullHistory(Autoregressive):
     neither backbone nor head is given one. Y is a whole path, (batch, T, *grid, channels).
     """
 
-    def __init__(self, backbone: nn.Module, law: Law, channels: int, dependent: bool = False) -> None:
-        super().__init__(backbone, law, dependent)
+    def __init__(
+        self, backbone: nn.Module, distribution: TokenDistribution, channels: int, dependent: bool = False
+    ) -> None:
+        super().__init__(backbone, distribution, dependent)
         self.begin = nn.Parameter(torch.zeros(channels))
 
-    def opening(self, x_t: State) -> Opening:
+    def opening(self, x_t: State) -> Prefix:
         """The token that begins an image."""
         begin = self.begin.to(x_t.dtype).expand(len(x_t), 1, -1)
-        return Opening(begin, torch.zeros(1, 3, device=x_t.device), prefix=0)
+        return Prefix(begin, torch.zeros(1, 3, device=x_t.device), prefix=0)
 
-    def losses(self, path: State, condition: Condition | None, noise: Noise) -> Tensor:
+    def losses(self, path: State, condition: Condition | None, rng: RandomStreams) -> Tensor:
         """The loss of each state of the path (batch, T, *grid, channels), in one pass: (batch, T)."""
-        self.law.require(path)
-        losses = self.law.loss(path.flatten(1, -2), self.contexts(path, path[:, 0], None, condition), None, noise)
+        self.distribution.require(path)
+        losses = self.distribution.loss(
+            path.flatten(1, -2), self.contexts(path, path[:, 0], None, condition), None, rng
+        )
         return losses.unflatten(1, (path.shape[1], -1)).mean(2)
 
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from tmatch.condition import Condition
-from tmatch.kernel.base import Decoding
 from tmatch.kernel.mean import MeanKernel
-from tmatch.noise import Noise
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process, Transition
+from tmatch.rng import RandomStreams
+from tmatch.sampling import SamplingParams
 from tmatch.tensors import State, Time
 
 
@@ -71,10 +71,10 @@ class GaussianKernel(MeanKernel):
         self.spread = spread
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
     ) -> State:
-        mean = super().sample(x_t, t, t_next, condition, noise, decoding)
-        return mean + self.spread(t).to(mean) * noise.normal(*mean.shape[1:])
+        mean = super().sample(x_t, t, t_next, condition, rng, params)
+        return mean + self.spread(t).to(mean) * rng.normal(*mean.shape[1:])
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         super().check(process, parametrization)

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from tmatch.condition import Condition
+from tmatch.distribution.base import TokenDistribution
+from tmatch.distribution.categorical import Categorical
 from tmatch.guidance import Branches
-from tmatch.kernel.base import Decoding, Kernel, Snapshot, Unmasking, intermediates, progress, require_independent
-from tmatch.kernel.categorical import Categorical
-from tmatch.kernel.law import Law
+from tmatch.kernel.base import Kernel, require_independent
 from tmatch.layers import grid_positions, initialise
-from tmatch.noise import Noise
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
+from tmatch.rng import RandomStreams
+from tmatch.sampling import SamplingParams, Snapshot, Unmasking, intermediates, progress
 from tmatch.tensors import State, Time
 
 KNOWN, HIDDEN = 0, 1  # the steps at which tokens stand
@@ -75,7 +76,7 @@ class TruncatedGaussianRatio(MaskingRatio):
 
 
 @dataclass(frozen=True)
-class Turn:
+class UnmaskStep:
     """An iteration: which tokens are known (batch, n), the order of all, how many are known before and after it."""
 
     known: Tensor
@@ -92,17 +93,19 @@ class MaskedTokens(Kernel):
     so a known token of zeros is not taken for a hidden one.
     """
 
-    def __init__(self, backbone: nn.Module, law: Law, ratio: MaskingRatio, dependent: bool = False) -> None:
+    def __init__(
+        self, backbone: nn.Module, distribution: TokenDistribution, ratio: MaskingRatio, dependent: bool = False
+    ) -> None:
         super().__init__()
         require_positions(backbone)
         self.backbone = backbone
-        self.law = law
+        self.distribution = distribution
         self.ratio = ratio
         self.dependent = dependent
 
     @property
     def head(self) -> nn.Module | None:
-        return self.law.head
+        return self.distribution.head
 
     @abstractmethod
     def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
@@ -115,45 +118,51 @@ class MaskedTokens(Kernel):
         positions[..., 0] = torch.where(known, KNOWN, HIDDEN)
         return self.backbone(tokens, t, condition, positions=positions)
 
-    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
         """The sum over the hidden tokens over the number of all: each counts the same, in whatever image it is."""
-        self.law.require(y)
+        self.distribution.require(y)
         tokens = math.prod(y.shape[1:-1])
-        hidden = (self.ratio(noise.uniform()) * tokens).ceil().clamp(1, tokens)
-        known = ranks(noise, tokens) < tokens - hidden[:, None]
-        losses = self.law.loss(y.flatten(1, -2), self.contexts(y, known, x_t, t, condition), t, noise)
+        hidden = (self.ratio(rng.uniform()) * tokens).ceil().clamp(1, tokens)
+        known = ranks(rng, tokens) < tokens - hidden[:, None]
+        losses = self.distribution.loss(y.flatten(1, -2), self.contexts(y, known, x_t, t, condition), t, rng)
         return (losses * ~known).mean(1)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
     ) -> State:
         """Hidden tokens are drawn in some iterations; guidance is told the time that each leads to, as in MAR."""
-        self.law.require_width(x_t)
+        self.distribution.require_width(x_t)
         grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
-        rank = order_of(decoding.unmasking, noise, tokens)
+        rank = order_of(params.unmasking, rng, tokens)
         known = torch.zeros_like(rank, dtype=torch.bool)
         y = x_t.clone()  # what is hidden shows the state before; the backbone does not see it
-        counts = unmasked(tokens, decoding.unmasking.iterations)
+        counts = unmasked(tokens, params.unmasking.iterations)
         for iteration, (before, after) in enumerate(pairwise(counts), start=1):
             at = progress(float(t), float(t_next), after / tokens)
-            branches = decoding.guidance.at(at, condition)
+            branches = params.guidance.at(at, condition)
             state, times, given = branches.inputs(x_t, t)
             h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
-            turn = Turn(known, rank, before, after, left=1 - iteration / (len(counts) - 1))
-            drawn, new = self.reveal(h, times, turn, noise, decoding, branches)
+            turn = UnmaskStep(known, rank, before, after, left=1 - iteration / (len(counts) - 1))
+            drawn, new = self.reveal(h, times, turn, rng, params, branches)
             y = torch.where(new[..., None], drawn, y.flatten(1, -2)).unflatten(1, grid)
             known = known | new
-            if decoding.observe is not None and any(before < mark <= after < tokens for mark in intermediates(tokens)):
-                decoding.report(Snapshot("partial", at, y, known=known.unflatten(1, grid)))
+            if params.observe is not None and any(before < mark <= after < tokens for mark in intermediates(tokens)):
+                params.report(Snapshot("partial", at, y, known=known.unflatten(1, grid)))
         return y
 
     def reveal(
-        self, h: Tensor, t: Time | None, turn: Turn, noise: Noise, decoding: Decoding, branches: Branches
+        self,
+        h: Tensor,
+        t: Time | None,
+        turn: UnmaskStep,
+        rng: RandomStreams,
+        params: SamplingParams,
+        branches: Branches,
     ) -> tuple[Tensor, Tensor]:
         """Draw the tokens whose turn it is: tokens (batch, n, channels), and which of them are new (batch, n)."""
         new = (turn.rank < turn.after) & ~turn.known
         places = new.float().topk(turn.after - turn.before, dim=1).indices.sort(1).values[..., None]
-        drawn = self.law.sample(h.take_along_dim(branches.stack(places), dim=1), t, noise, decoding, branches)
+        drawn = self.distribution.sample(h.take_along_dim(branches.stack(places), dim=1), t, rng, params, branches)
         everywhere = drawn.new_zeros(*new.shape, drawn.shape[-1])
         return everywhere.scatter(1, places.expand_as(drawn), drawn), new
 
@@ -165,10 +174,16 @@ class Masked(MaskedTokens):
     """The backbone reads a linear of (X_t^i, Y^i), zeros for a hidden Y^i: MARTM's kernel, and MAR's where T = 1."""
 
     def __init__(
-        self, backbone: nn.Module, law: Law, channels: int, width: int, ratio: MaskingRatio, dependent: bool = False
+        self,
+        backbone: nn.Module,
+        distribution: TokenDistribution,
+        channels: int,
+        width: int,
+        ratio: MaskingRatio,
+        dependent: bool = False,
     ) -> None:
         """Tokens have `channels` numbers, and the backbone reads `width` of them: room for both X_t^i and Y^i."""
-        super().__init__(backbone, law, ratio, dependent)
+        super().__init__(backbone, distribution, ratio, dependent)
         if width < 2 * channels:
             raise ValueError(
                 f"The backbone reads {width} numbers a token, too few for X_t and Y, {channels} each; build it with as "
@@ -184,22 +199,28 @@ class Masked(MaskedTokens):
 class MaskedCodes(MaskedTokens):
     """Masked codes, read without X_t, which is noise: MaskGIT where the order is that of confidence."""
 
-    law: Categorical
+    distribution: Categorical
 
     def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
         """The codes that are known, as vectors."""
-        return self.law.embed(torch.where(known[..., None], y, 0)) * known[..., None]
+        return self.distribution.embed(torch.where(known[..., None], y, 0)) * known[..., None]
 
     def reveal(
-        self, h: Tensor, t: Time | None, turn: Turn, noise: Noise, decoding: Decoding, branches: Branches
+        self,
+        h: Tensor,
+        t: Time | None,
+        turn: UnmaskStep,
+        rng: RandomStreams,
+        params: SamplingParams,
+        branches: Branches,
     ) -> tuple[Tensor, Tensor]:
         """Draw every hidden token, and keep the most confident; some noise on the confidence, less of it with time."""
-        if decoding.unmasking.order != "confidence":
-            return super().reveal(h, t, turn, noise, decoding, branches)
-        start = self.law.start(noise, turn.known.shape[1])
-        drawn, log_p = self.law.draw(start, h, decoding.choice, branches)
-        gumbel = -(-noise.uniform(turn.known.shape[1]).log()).log()
-        confidence = (log_p + decoding.unmasking.temperature * turn.left * gumbel).masked_fill(turn.known, -torch.inf)
+        if params.unmasking.order != "confidence":
+            return super().reveal(h, t, turn, rng, params, branches)
+        start = self.distribution.start(rng, turn.known.shape[1])
+        drawn, log_p = self.distribution.draw(start, h, params.choice, branches)
+        gumbel = -(-rng.uniform(turn.known.shape[1]).log()).log()
+        confidence = (log_p + params.unmasking.temperature * turn.left * gumbel).masked_fill(turn.known, -torch.inf)
         chosen = confidence.topk(turn.after - turn.before, dim=1).indices
         return drawn, torch.zeros_like(turn.known).scatter(1, chosen, True)
 
@@ -213,16 +234,16 @@ def require_positions(backbone: nn.Module) -> None:
         )
 
 
-def ranks(noise: Noise, tokens: int) -> Tensor:
+def ranks(rng: RandomStreams, tokens: int) -> Tensor:
     """A random order for each image, (batch, tokens): the place of every token in it."""
-    return noise.uniform(tokens).argsort(1).argsort(1)
+    return rng.uniform(tokens).argsort(1).argsort(1)
 
 
-def order_of(unmasking: Unmasking, noise: Noise, tokens: int) -> Tensor:
+def order_of(unmasking: Unmasking, rng: RandomStreams, tokens: int) -> Tensor:
     """The order in which tokens are drawn, (batch, tokens)."""
     if unmasking.order == "raster":
-        return torch.arange(tokens, device=noise.device).expand(len(noise), -1)
-    return ranks(noise, tokens)
+        return torch.arange(tokens, device=rng.device).expand(len(rng), -1)
+    return ranks(rng, tokens)
 
 
 def unmasked(tokens: int, iterations: int | None) -> list[int]:

@@ -3,10 +3,11 @@
 from torch import Tensor, nn
 
 from tmatch.condition import Condition
-from tmatch.kernel.base import Decoding, Kernel
-from tmatch.noise import Noise
+from tmatch.kernel.base import Kernel
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
+from tmatch.rng import RandomStreams
+from tmatch.sampling import SamplingParams
 from tmatch.tensors import State, Time, require_shape
 
 
@@ -25,16 +26,16 @@ class MeanKernel(Kernel):
         """E[Y | X_t]."""
         return self.readout(self.backbone(x_t, t, condition)).to(x_t.dtype)
 
-    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
         """|E[Y | X_t] - Y|^2."""
         mean = self.mean(x_t, t, condition)
         require_shape("The mean", mean, y.shape[1:])
         return (mean - y).square().flatten(1).mean(1)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
     ) -> State:
-        branches = decoding.guidance.at(float(t), condition)
+        branches = params.guidance.at(float(t), condition)
         return branches.mix(self.mean(*branches.inputs(x_t, t)))
 
     def check(self, process: Process, parametrization: Parametrization) -> None:

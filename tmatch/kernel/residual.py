@@ -3,10 +3,11 @@
 from torch import Tensor, nn
 
 from tmatch.condition import Condition
-from tmatch.kernel.base import Decoding
-from tmatch.kernel.flow import Flow, ParallelFlow
+from tmatch.distribution import Flow
 from tmatch.kernel.mean import MeanKernel
-from tmatch.noise import Noise
+from tmatch.kernel.parallel import ParallelFlow
+from tmatch.rng import RandomStreams
+from tmatch.sampling import SamplingParams
 from tmatch.tensors import State, Time
 
 
@@ -21,11 +22,11 @@ class ResidualFlow(ParallelFlow):
         self,
         backbone: nn.Module,
         readout: nn.Module,
-        flow: Flow,
+        distribution: Flow,
         head_patch: tuple[int, ...] | None = None,
-        share: float = 1.0,
+        token_fraction: float = 1.0,
     ) -> None:
-        super().__init__(backbone, flow, head_patch, share)
+        super().__init__(backbone, distribution, head_patch, token_fraction)
         self.readout = readout
 
     @property
@@ -33,16 +34,16 @@ class ResidualFlow(ParallelFlow):
         """Flow matching, by the same weights."""
         return MeanKernel(self.backbone, self.readout)
 
-    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, noise: Noise) -> Tensor:
+    def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
         h_t = self.backbone(x_t, t, condition)
         m = self.readout(h_t).to(y.dtype)
-        return (m - y).square().flatten(1).mean(1) + self.head_loss(y - m.detach(), h_t, t, noise)
+        return (m - y).square().flatten(1).mean(1) + self.head_loss(y - m.detach(), h_t, t, rng)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, noise: Noise, decoding: Decoding
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
     ) -> State:
-        branches = decoding.guidance.at(float(t), condition)
+        branches = params.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
         h_t = self.backbone(x, times, given)
         m = branches.mix(self.readout(h_t).to(x_t.dtype))
-        return m + self.split(self.flow.sample(self.merge(h_t), times, noise, decoding, branches))
+        return m + self.split(self.distribution.sample(self.merge(h_t), times, rng, params, branches))

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tmatch.noise import Noise
 from tmatch.process import Process, Transition
+from tmatch.rng import RandomStreams
 from tmatch.tensors import State, Time
 from tmatch.times import Steps, Times
 
@@ -25,11 +25,11 @@ class Parametrization(ABC):
     def endpoints(self, x_t: State, y: State, sigma: Tensor, alpha: Tensor) -> tuple[State, State] | None:
         """The Z_t and X_T that X_t = sigma_t Z_t + alpha_t X_T and Y stand for; None where Y does not tell."""
 
-    def advance(self, process: Process, x_t: State, y: State, t: Time, t_next: Time, noise: Noise) -> State:
+    def advance(self, process: Process, x_t: State, y: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
         """X_{t+1} ~ q(. | X_t, Y)."""
         ends = self.endpoints(x_t, y, *process.coefficients(t, x_t))
         assert ends is not None, "a Y that does not determine X_T overrides `advance`"
-        return process.advance(*ends, t, t_next, noise)
+        return process.advance(*ends, t, t_next, rng)
 
     def estimate(self, process: Process, x_t: State, y: State, t: Time) -> State | None:
         """The denoising estimate: the X_T that X_t and Y stand for."""

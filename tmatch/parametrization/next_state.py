@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from tmatch.noise import Noise
 from tmatch.parametrization.base import Parametrization
 from tmatch.process import Process, Transition
+from tmatch.rng import RandomStreams
 from tmatch.tensors import State, Time
-from tmatch.times import Grid, Steps, Times, parsed
+from tmatch.times import Grid, Steps, Times, parse_steps
 
 
 class NextState(Parametrization):
@@ -22,7 +22,7 @@ class NextState(Parametrization):
         """X_{t+1} does not tell which data it will become."""
         return None
 
-    def advance(self, process: Process, x_t: State, y: State, t: Time, t_next: Time, noise: Noise) -> State:
+    def advance(self, process: Process, x_t: State, y: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
         """X_{t+1} = Y."""
         return y
 
@@ -38,7 +38,7 @@ class NextState(Parametrization):
         trained = times.grid(None)
         if steps is None:
             return trained
-        wanted = parsed(steps)
+        wanted = parse_steps(steps)
         if isinstance(wanted, int):
             same = wanted == len(trained) - 1
         else:

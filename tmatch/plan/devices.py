@@ -45,10 +45,10 @@ def device_of(name: str) -> Device:
     known = {_plain(key): device for key, device in DEVICES.items()}
     if _plain(name) in known:
         return known[_plain(name)]
-    near = [known[key].name for key in get_close_matches(_plain(name), known, n=3, cutoff=0.4)]
+    nearest = [known[key].name for key in get_close_matches(_plain(name), known, n=3, cutoff=0.4)]
     raise ValueError(
-        f"There is no device '{name}' in the table; {'the nearest are' if near else 'there are'} "
-        f"{', '.join(near or DEVICES)}. In Python another one is tmatch.plan.Device(...), with its vendor's figures."
+        f"There is no device '{name}' in the table; {'the nearest are' if nearest else 'there are'} "
+        f"{', '.join(nearest or DEVICES)}. In Python another one is tmatch.plan.Device(...), with its vendor's figures."
     )
 
 

@@ -17,7 +17,7 @@ RAISED = {F.layer_norm, F.rms_norm, F.group_norm, F.softmax, torch.softmax, Tens
 """Of what it computes in float32, that which networks call."""
 
 
-class AsOnGPU(TorchFunctionMode):
+class GPUSimulationMode(TorchFunctionMode):
     """Attention by a fused kernel, which keeps no scores, and with `autocast` products in bfloat16 as CUDA has them.
 
     The meta device has no autocast of its own, and its attention writes the scores out. The fused kernel computes them

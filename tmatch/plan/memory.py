@@ -72,7 +72,7 @@ def gathered(model: Model, precision: Precision) -> int:
 
     Of the units one is computed and the next on its way; all else is the root's, which stays.
     """
-    units = sorted(_with_gradients(unit) for unit in model.kernel.units())
+    units = sorted(_with_gradients(unit) for unit in model.kernel.fsdp_modules())
     root = _with_gradients(model) - sum(units)
     return width(precision) * (root + sum(units[-2:]))
 

@@ -12,7 +12,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from tmatch.plan.gpu import AsOnGPU
+from tmatch.plan.gpu import GPUSimulationMode
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Cost:
 
 def cost(call: Callable[[], object], networks: nn.Module) -> Cost:
     """What a call costs, forward only."""
-    reads, counter = Reads(networks), FlopCounterMode(display=False)
-    with torch.no_grad(), counter, reads, AsOnGPU():
+    reads, counter = WeightReadMode(networks), FlopCounterMode(display=False)
+    with torch.no_grad(), counter, reads, GPUSimulationMode():
         call()
     return Cost(counter.get_total_flops(), reads.numbers)
 
 
-class Alive(TorchDispatchMode):
+class PeakMemoryMode(TorchDispatchMode):
     """Counts the bytes of the storages that were made and are still held, `now` and at the `peak`.
 
     Views share a storage and count once, and what was there before does not count, so parameters are left out.
@@ -62,7 +62,7 @@ class Alive(TorchDispatchMode):
         self.now -= size
 
 
-class Reads(TorchDispatchMode):
+class WeightReadMode(TorchDispatchMode):
     """Counts the `numbers` in those parameters of some networks that anything was computed from."""
 
     def __init__(self, networks: nn.Module) -> None:

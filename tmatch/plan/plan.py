@@ -11,7 +11,7 @@ from tmatch.plan.memory import Memory, replicated, sharded
 from tmatch.plan.meter import Cost, checkpointed
 from tmatch.plan.sampling import Draw, Sampling, sampling
 from tmatch.plan.training import Activations, Parts, Shape, Text, activations, flops, parameters
-from tmatch.tensors import Precision, require_precision, whole
+from tmatch.tensors import Precision, positive_int, require_precision
 
 SPARE = 0.1
 """The share of a GPU's memory left for the CUDA context, NCCL and fragments."""
@@ -153,8 +153,8 @@ def plan(
     _require_meta(model)
     require_precision(precision)
     device = device if isinstance(device, Device) else device_of(device)
-    steps = whole("The number of steps", steps)
-    micro_batch = _share(whole("The batch", batch), whole("The number of GPUs", gpus), micro_batch)
+    steps = positive_int("The number of steps", steps)
+    micro_batch = _share(positive_int("The batch", batch), positive_int("The number of GPUs", gpus), micro_batch)
     with _no_values_looked_at(model):
         drawn = sampling(model, shape, text, draw or Draw(guided=text is not None))
         once = flops(model, shape, text, micro_batch)
@@ -201,14 +201,14 @@ def _require_meta(model: Model) -> None:
 
 def _group(gpus: int, replicas: int) -> int:
     """The GPUs that hold all sharded weights between them."""
-    if gpus % whole("The number of replicas", replicas):
+    if gpus % positive_int("The number of replicas", replicas):
         raise ValueError(f"{gpus} GPUs do not divide into {replicas} replicas of the weights.")
     return gpus // replicas
 
 
 def _share(batch: int, gpus: int, micro_batch: int | None) -> int:
     """The images a GPU computes at a time."""
-    parts = 1 if micro_batch is None else whole("The micro-batch", micro_batch)
+    parts = 1 if micro_batch is None else positive_int("The micro-batch", micro_batch)
     if batch % (gpus * parts):
         of = "" if micro_batch is None else f", {micro_batch} images at a time"
         raise ValueError(

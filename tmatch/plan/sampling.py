@@ -10,15 +10,15 @@ from torch import nn
 
 from tmatch.backbone import SequenceBackbone
 from tmatch.guidance import ClassifierFreeGuidance, NoGuidance
-from tmatch.head import Clock, Head
-from tmatch.kernel import Decoding, Unmasking
+from tmatch.head import Head, TimeCache
 from tmatch.model import Model
-from tmatch.noise import Noise
+from tmatch.plan.dry_run import Call, CallLog, rehearsing
 from tmatch.plan.meter import Cost, cost
-from tmatch.plan.rehearsal import Asked, Script, rehearsing
 from tmatch.plan.training import Shape, Text, condition_of
+from tmatch.rng import RandomStreams
+from tmatch.sampling import SamplingParams, Unmasking
 from tmatch.solver import Euler
-from tmatch.tensors import whole
+from tmatch.tensors import positive_int
 from tmatch.times import Steps
 
 
@@ -68,7 +68,7 @@ def sampling(model: Model, shape: Shape, text: Text | None, draw: Draw = Draw())
     """Count calls by letting the sampler itself run on networks that do nothing, then measure one call of each kind."""
     if draw.guided and text is None:
         raise ValueError("Guidance pushes towards a text, and this model reads none: plan with Draw(guided=False).")
-    head_steps, kernel = whole("The number of head steps", draw.head_steps), model.kernel
+    head_steps, kernel = positive_int("The number of head steps", draw.head_steps), model.kernel
     with rehearsing(kernel) as script:
         _sample(model, shape, text, draw)
     calls = [*_backbone_calls(kernel.backbone, script)]
@@ -81,30 +81,30 @@ def sampling(model: Model, shape: Shape, text: Text | None, draw: Draw = Draw())
 
 def _sample(model: Model, shape: Shape, text: Text | None, draw: Draw) -> None:
     """Algorithm 2 with one head step, for the others are like it."""
-    images = whole("The number of images", draw.images)
+    images = positive_int("The number of images", draw.images)
     null = condition_of(text, 1)
     guidance = NoGuidance() if null is None or not draw.guided else ClassifierFreeGuidance(null)
-    decoding = Decoding(Euler(1), guidance, Unmasking(draw.iterations))
-    model.sample(shape, Noise(range(images), "meta"), condition_of(text, images), draw.steps, decoding)
+    params = SamplingParams(Euler(1), guidance, Unmasking(draw.iterations))
+    model.sample(shape, RandomStreams(range(images), "meta"), condition_of(text, images), draw.steps, params)
 
 
-def _backbone_calls(backbone: nn.Module, script: Script) -> Iterator[Calls]:
+def _backbone_calls(backbone: nn.Module, script: CallLog) -> Iterator[Calls]:
     """Reading the condition for a cache, and reading tokens."""
     for asked in script.openings.values():
-        each = cost(partial(cast("SequenceBackbone", backbone).open, *asked.args), backbone)
+        each = cost(partial(cast("SequenceBackbone", backbone).init_cache, *asked.args), backbone)
         yield Calls("backbone", False, asked.count, each)
     for asked in script.backbone.values():
         yield Calls("backbone", True, asked.count, _reading(backbone, asked))
 
 
-def _reading(backbone: nn.Module, asked: Asked) -> Cost:
+def _reading(backbone: nn.Module, asked: Call) -> Cost:
     """Of tokens, into a cache as full as on average: attention grows linearly with it, so that is the average cost."""
     book = asked.named.get("cache")
     if book is None:
         return cost(partial(backbone, *asked.args, **asked.named), backbone)
     x, before = asked.args[0], round(asked.filled / asked.count)
     with torch.no_grad():
-        cache = cast("SequenceBackbone", backbone).open(*book.opened_with)
+        cache = cast("SequenceBackbone", backbone).init_cache(*book.opened_with)
         if before:
             places = torch.zeros(before, 3, device="meta")
             earlier = x.new_empty(len(x), before, x.shape[-1])
@@ -112,15 +112,15 @@ def _reading(backbone: nn.Module, asked: Asked) -> Cost:
     return cost(partial(backbone, x, **{**asked.named, "cache": cache}), backbone)
 
 
-def _head_calls(head: Head, script: Script, steps: int) -> Iterator[Calls]:
+def _head_calls(head: Head, script: CallLog, steps: int) -> Iterator[Calls]:
     """What the head does once for all s, and its velocities."""
     for asked in script.preparations.values():
         yield Calls("head", False, asked.count, cost(partial(head.prepare, *asked.args), head))
-    for (_, wound), asked in script.head.items():
+    for (_, warm), asked in script.head.items():
         y_s, s, given = asked.args
-        clock = None if given.clock is None else Clock()
+        time_cache = None if given.time_cache is None else TimeCache()
         with torch.no_grad():
-            context = head.prepare(given.h, given.t, clock)
-            if wound:
+            context = head.prepare(given.h, given.t, time_cache)
+            if warm:
                 head(y_s, s, context)
         yield Calls("head", True, steps * asked.count, cost(partial(head, y_s, s, context), head))

@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from tmatch.condition import Condition
 from tmatch.kernel import Kernel
 from tmatch.model import Model
-from tmatch.noise import Noise
-from tmatch.plan.gpu import AsOnGPU
-from tmatch.plan.meter import Alive, backward, checkpointing, gradients
+from tmatch.plan.gpu import GPUSimulationMode
+from tmatch.plan.meter import PeakMemoryMode, backward, checkpointing, gradients
+from tmatch.rng import RandomStreams
 from tmatch.tensors import Precision
 
 Shape = Sequence[int]
@@ -55,7 +55,7 @@ def condition_of(text: Text | None, batch: int) -> Condition | None:
 def loss_of(model: Model, shape: Shape, text: Text | None, batch: int) -> Tensor:
     """Algorithm 1, on a batch of which only the shape is known."""
     x_T = torch.empty(batch, *shape, device="meta")
-    return model.loss(x_T, Noise(range(batch), "meta"), condition_of(text, batch)).mean()
+    return model.loss(x_T, RandomStreams(range(batch), "meta"), condition_of(text, batch)).mean()
 
 
 def flops(model: Model, shape: Shape, text: Text | None, batch: int) -> Parts:
@@ -70,7 +70,7 @@ def flops(model: Model, shape: Shape, text: Text | None, batch: int) -> Parts:
         for part in others(kernel):
             note = part.register_forward_hook(lambda part, args, _: calls.append((part, args)))
             hooks.callback(note.remove)
-        with counter, AsOnGPU(), gradients(model):
+        with counter, GPUSimulationMode(), gradients(model):
             backward(loss_of(model, shape, text, batch))
     backbone = sum(counter.get_flop_counts()[type(kernel.backbone).__name__].values())
     rest = counter.get_total_flops() - backbone
@@ -103,7 +103,7 @@ def activations(
     Eager execution, by the sizes of tensors: an allocator's rounding and fragments come on top, and a compiler may keep
     less.
     """
-    alive, gpu = Alive(), AsOnGPU(autocast=precision == "bfloat16")
+    alive, gpu = PeakMemoryMode(), GPUSimulationMode(autocast=precision == "bfloat16")
     with checkpointing(model, checkpoint), gradients(model), alive, gpu:
         loss = loss_of(model, shape, text, batch)
         kept = alive.now - gpu.copies

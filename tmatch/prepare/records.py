@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from tmatch.data.manifest import Chunk, Settings
 from tmatch.files import write_text
-from tmatch.prepare.manifest import Chunk, Settings
 
 
 class Records:
@@ -62,7 +62,7 @@ class Records:
         """When there was the last sign of life of any process, in nanoseconds."""
         return self.folder.stat().st_mtime_ns
 
-    def alive(self) -> None:
+    def heartbeat(self) -> None:
         """Give a sign of life, about one a second."""
         if time.monotonic() - self._told > 1:
             os.utime(self.folder)

@@ -1,4 +1,4 @@
-"""From pictures and captions to shards, a chunk of rows after the other."""
+"""From images and captions to shards, a chunk of rows after the other."""
 
 import time
 from collections import deque
@@ -15,20 +15,21 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from tmatch.data.pictures import pixels, read_picture
+from tmatch.codec.diffusers import PretrainedAutoencoder
+from tmatch.conditioning.transformers import PretrainedText
+from tmatch.data.crop import Size
+from tmatch.data.images import pixels, read_image
+from tmatch.data.manifest import Chunk, Manifest, Settings, Shard, Skipped
+from tmatch.data.shards import MANIFEST, NULL, Samples, is_whole, write
+from tmatch.data.sources.source import Source, told
 from tmatch.files import write_text
-from tmatch.prepare.batches import Batches, Encoded, Picture
-from tmatch.prepare.crop import Size
-from tmatch.prepare.manifest import Chunk, Manifest, Settings, Shard, Skipped
+from tmatch.hub import PRECISIONS
+from tmatch.prepare.buffer import EncodeBuffer, Encoded, Image
 from tmatch.prepare.records import Records
-from tmatch.prepare.shards import MANIFEST, NULL, Samples, is_whole, write
-from tmatch.prepare.source import Source, told
-from tmatch.pretrained import PretrainedAutoencoder, PretrainedText
-from tmatch.pretrained.identity import PRECISIONS
 
 T = TypeVar("T")
 OVERFLOW = "its latent overflows"
-PATIENCE = 1800
+TIMEOUT = 1800
 """Seconds without a sign of life from other processes before they are given up."""
 
 AHEAD = 2**29
@@ -38,7 +39,7 @@ AHEAD = 2**29
 class Preparation:
     """Encodes a source into `out`; killed at any moment and started again, it ends with the same bytes.
 
-    A chunk of rows is written as one shard for each size of its pictures, and then a record, by which it is known to be
+    A chunk of rows is written as one shard for each size of its images, and then a record, by which it is known to be
     done. Several processes may share the work: of `world`, the one of this `rank` takes every `world`-th chunk. When
     all chunks are there the first process looks again at rows that were skipped by commands before this one, and makes
     chunks with mended ones anew.
@@ -60,7 +61,7 @@ class Preparation:
     def run(self, workers: int = 4, rank: int = 0, world: int = 1, progress: bool = False) -> Manifest | None:
         """Make the chunks that are missing, and when all are there the manifest; only rank 0 has that to answer."""
         if len(self.source) == 0:
-            raise ValueError(f"{self.source.name} lists no pictures.")
+            raise ValueError(f"{self.source.name} lists no images.")
         self.records.begin(self.settings, rank)
         mine, pool = range(rank, self.chunks, world), ThreadPoolExecutor(workers)
         try:
@@ -106,52 +107,52 @@ class Preparation:
         if numbers:  # what is about to change is not vouched for
             (self.out / MANIFEST).unlink(missing_ok=True)
         size, least = self.settings.crop.size, self.settings.batch + workers
-        pictures = self._pictures(numbers, pool, max(least, min(self.settings.chunk, AHEAD // (3 * size**2))))
+        images = self._images(numbers, pool, max(least, min(self.settings.chunk, AHEAD // (3 * size**2))))
         with ThreadPoolExecutor(1) as writer:  # of one chunk, while the next is encoded; it is waited for at the end
             writing: Future[tuple[int, Chunk]] | None = None
             for number in numbers:
-                encoded = self.encode(islice(pictures, len(self._rows(number))))
+                encoded = self.encode(islice(images, len(self._rows(number))))
                 if writing is not None:
                     yield writing.result()
                 writing, self._begun = writer.submit(self._written, number, encoded), True
             if writing is not None:
                 yield writing.result()
 
-    def _pictures(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[Picture | Skipped]:
-        """The pictures of some chunks in order; while some are encoded the next are read, `most` of them at a time."""
-        ahead: deque[Future[Picture | Skipped]] = deque()
+    def _images(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[Image | Skipped]:
+        """The images of some chunks in order; while some are encoded the next are read, `most` of them at a time."""
+        ahead: deque[Future[Image | Skipped]] = deque()
         for number in numbers:
             self._listed(number)  # before its rows are read, so that the next command sees what changes meanwhile
             for row in self._rows(number):
-                ahead.append(pool.submit(self.picture, row))
+                ahead.append(pool.submit(self.image, row))
                 if len(ahead) == most:
                     yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
 
-    def picture(self, row: int) -> Picture | Skipped:
-        """Read a row, and cut its picture to size."""
+    def image(self, row: int) -> Image | Skipped:
+        """Read a row, and cut its image to size."""
         key, crop = self.source.key(row), self.settings.crop
         try:
             read = self.source.read(row)
             key = read.key
-            image = read_picture(BytesIO(read.picture), at_least=max(2 * max(map(max, crop.sizes)), crop.smallest))
+            image = read_image(BytesIO(read.image), at_least=max(2 * max(map(max, crop.sizes)), crop.smallest))
             cut = pixels(image, *crop.choose(image))
         except ValueError as error:  # of one row, which must not end the run
             return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
-        return Picture(row, cut, read.captions)
+        return Image(row, cut, read.captions)
 
-    def encode(self, pictures: Iterable[Picture | Skipped]) -> Encoded:
+    def encode(self, images: Iterable[Image | Skipped]) -> Encoded:
         """The latents and texts of a chunk."""
-        sizes: dict[Size, Batches] = {}
+        sizes: dict[Size, EncodeBuffer] = {}
         samples, skipped, cut = dict[Size, Samples](), list[Skipped](), 0
-        for one in pictures:
-            self.records.alive()
+        for one in images:
+            self.records.heartbeat()
             if isinstance(one, Skipped):
                 skipped.append(one)
             else:
                 size = (one.pixels.shape[1], one.pixels.shape[2])
-                sizes.setdefault(size, Batches(self._latents, self.settings.batch)).add(one)
+                sizes.setdefault(size, EncodeBuffer(self._latents, self.settings.batch)).add(one)
         for size, batches in sorted(sizes.items(), key=lambda item: item[0]):
             latents = batches.latents()
             good = latents.isfinite().flatten(1).all(1).tolist()
@@ -169,14 +170,14 @@ class Preparation:
         reason = f"{OVERFLOW}; --precision float32 and --dtype float32 hold the most"
         return Skipped(row=row, key=_printable(self.source.key(row)), reason=reason)
 
-    def _latents(self, pictures: Tensor) -> Tensor:
+    def _latents(self, images: Tensor) -> Tensor:
         """As they are written; codes, which are not finite where the network overflows, as numbers still."""
-        with self._fitting(self.autoencoder.name, len(pictures), "pictures"):
-            latents = self.autoencoder.encode(pictures.to(self.device).float() / 255).cpu()
+        with self._fitting(self.autoencoder.name, len(images), "images"):
+            latents = self.autoencoder.encode(images.to(self.device).float() / 255).cpu()
         return latents if self.autoencoder.codes is not None else latents.to(PRECISIONS[self.settings.dtype])
 
     def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> tuple[list[list[Tensor]], int]:
-        """The tokens of every caption of every picture, and how many captions are longer than what is read.
+        """The tokens of every caption of every image, and how many captions are longer than what is read.
 
         Those of like length are encoded together, to pad little.
         """
@@ -186,7 +187,7 @@ class Preparation:
             with self._fitting(self.text.name, len(part), "captions"):
                 condition = self.text([captions[k] for k in part])
                 encoded, mask = self._held(condition.tokens), condition.mask.cpu()
-            self.records.alive()
+            self.records.heartbeat()
             tokens |= {k: row[there] for k, row, there in zip(part, encoded, mask, strict=True)}
         rest = (tokens[k] for k in range(len(captions)))
         longer = sum(length > self.text.longest for length in lengths)
@@ -194,9 +195,9 @@ class Preparation:
 
     def _held(self, tokens: Tensor) -> Tensor:
         """Tokens as they are written; what a text encoder cannot compute, or shards cannot hold, is refused."""
-        held = tokens.to(PRECISIONS[self.settings.dtype]).cpu()
-        if held.isfinite().all():
-            return held
+        locked = tokens.to(PRECISIONS[self.settings.dtype]).cpu()
+        if locked.isfinite().all():
+            return locked
         name, precision = self.text.name, self.text.precision
         if tokens.isfinite().all():
             advice = self._advice("--dtype float32")
@@ -254,7 +255,7 @@ class Preparation:
         mended = []
         for number, chunk in chunks.items():
             rows = [one.row for one in chunk.skipped if not one.reason.startswith(OVERFLOW)]
-            if any(isinstance(one, Picture) for one in pool.map(self.picture, rows)):
+            if any(isinstance(one, Image) for one in pool.map(self.image, rows)):
                 mended.append(number)
         return mended
 
@@ -267,10 +268,10 @@ class Preparation:
                 continue
             if sign != (sign := self.records.changed()):
                 since = time.monotonic()
-            if time.monotonic() - since > PATIENCE:
+            if time.monotonic() - since > TIMEOUT:
                 raise ValueError(
                     f"{len(missing)} of {self.chunks} chunks are not there, and nothing was encoded for "
-                    f"{PATIENCE // 60} minutes: another process has stopped. The same command goes on."
+                    f"{TIMEOUT // 60} minutes: another process has stopped. The same command goes on."
                 )
             time.sleep(1)
 

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from tmatch.noise import Noise
 from tmatch.process.schedule import Schedule
-from tmatch.tensors import State, Time, over
+from tmatch.rng import RandomStreams
+from tmatch.tensors import State, Time, expand_like
 
 
 @dataclass(frozen=True)
@@ -38,45 +38,45 @@ class Process(ABC):
     """How much of Z_t is left in Z_{t+1}."""
 
     @abstractmethod
-    def next_noise(self, z_t: State, t: Time, t_next: Time, noise: Noise) -> State:
+    def next_noise(self, z_t: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
         """Z_{t+1} given Z_t."""
 
     def coefficients(self, t: Time, x: State) -> tuple[Tensor, Tensor]:
         """(sigma_t, alpha_t), shaped to multiply x, in its precision."""
-        return over(self.schedule.sigma(t), x).to(x.dtype), over(self.schedule.alpha(t), x).to(x.dtype)
+        return expand_like(self.schedule.sigma(t), x).to(x.dtype), expand_like(self.schedule.alpha(t), x).to(x.dtype)
 
     def state(self, z_t: State, x_T: State, t: Time) -> State:
         """X_t = sigma_t Z_t + alpha_t X_T."""
         sigma, alpha = self.coefficients(t, x_T)
         return sigma * z_t + alpha * x_T
 
-    def source(self, shape: Iterable[int], noise: Noise) -> State:
+    def source(self, shape: Iterable[int], rng: RandomStreams) -> State:
         """X_0 ~ p_0 = N(0, I)."""
-        return noise.normal(*shape)
+        return rng.normal(*shape)
 
-    def sample(self, x_T: State, t: Time, t_next: Time, noise: Noise) -> Transition:
+    def sample(self, x_T: State, t: Time, t_next: Time, rng: RandomStreams) -> Transition:
         """(X_t, X_{t+1}) ~ q(. | X_T)."""
-        z_t = noise.normal(*x_T.shape[1:])
-        x_next = self.advance(z_t, x_T, t, t_next, noise)
+        z_t = rng.normal(*x_T.shape[1:])
+        x_next = self.advance(z_t, x_T, t, t_next, rng)
         return Transition(z_t, self.state(z_t, x_T, t), x_next, x_T, *self.coefficients(t, x_T))
 
-    def path(self, x_T: State, grid: Tensor, noise: Noise) -> list[State]:
+    def path(self, x_T: State, grid: Tensor, rng: RandomStreams) -> list[State]:
         """The whole path (X_0, ..., X_T) ~ q(. | X_T), a state for each time of the grid."""
-        z_t = noise.normal(*x_T.shape[1:])
+        z_t = rng.normal(*x_T.shape[1:])
         states = [self.state(z_t, x_T, grid[0])]
         for t, t_next in pairwise(grid):
-            z_t = self.next_noise(z_t, t, t_next, noise)
+            z_t = self.next_noise(z_t, t, t_next, rng)
             states.append(self.state(z_t, x_T, t_next))
         return states
 
-    def advance(self, z_t: State, x_T: State, t: Time, t_next: Time, noise: Noise) -> State:
+    def advance(self, z_t: State, x_T: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
         """X_{t+1} ~ q(. | Z_t, X_T)."""
-        return self.state(self.next_noise(z_t, t, t_next, noise), x_T, t_next)
+        return self.state(self.next_noise(z_t, t, t_next, rng), x_T, t_next)
 
-    def renoise(self, x_t: State, t: Time, t_earlier: Time, noise: Noise) -> State:
+    def renoise(self, x_t: State, t: Time, t_earlier: Time, rng: RandomStreams) -> State:
         """Back to an earlier time by adding noise; the marginals are kept: X_t ~ q_t becomes X ~ q_{t_earlier}."""
         sigma, alpha = self.coefficients(t, x_t)
         sigma_earlier, alpha_earlier = self.coefficients(t_earlier, x_t)
         shrink = alpha_earlier / alpha
         fresh = (sigma_earlier**2 - (shrink * sigma) ** 2).clamp(min=0).sqrt()
-        return shrink * x_t + fresh * noise.normal(*x_t.shape[1:])
+        return shrink * x_t + fresh * rng.normal(*x_t.shape[1:])

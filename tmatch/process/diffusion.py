@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tmatch.noise import Noise
 from tmatch.process.base import Process
-from tmatch.tensors import State, Time, over
+from tmatch.rng import RandomStreams
+from tmatch.tensors import State, Time, expand_like
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class DiffusionProcess(Process):
     def __str__(self) -> str:
         return f"{self.schedule}, a Markov chain"
 
-    def next_noise(self, z_t: State, t: Time, t_next: Time, noise: Noise) -> State:
+    def next_noise(self, z_t: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
         kept = self.schedule.alpha(t) * self.schedule.sigma(t_next)
-        rho = over(kept / (self.schedule.sigma(t) * self.schedule.alpha(t_next)), z_t)
+        rho = expand_like(kept / (self.schedule.sigma(t) * self.schedule.alpha(t_next)), z_t)
         fresh = (1 - rho**2).clamp(min=0).sqrt()
-        return rho.to(z_t.dtype) * z_t + fresh.to(z_t.dtype) * noise.normal(*z_t.shape[1:])
+        return rho.to(z_t.dtype) * z_t + fresh.to(z_t.dtype) * rng.normal(*z_t.shape[1:])

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tmatch.noise import Noise
 from tmatch.process.base import Process
 from tmatch.process.schedule import Linear, Schedule
+from tmatch.rng import RandomStreams
 from tmatch.tensors import State, Time
 
 
@@ -18,7 +18,7 @@ class GaussianProcess(Process):
     def __str__(self) -> str:
         return f"{self.schedule}, one X_0"
 
-    def next_noise(self, z_t: State, t: Time, t_next: Time, noise: Noise) -> State:
+    def next_noise(self, z_t: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
         """Z_{t+1} = Z_t = X_0."""
         return z_t
 

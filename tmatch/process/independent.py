@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tmatch.noise import Noise
 from tmatch.process.base import Process
 from tmatch.process.schedule import Linear, Schedule
+from tmatch.rng import RandomStreams
 from tmatch.tensors import State, Time
 
 
@@ -19,6 +19,6 @@ class IndependentLinearProcess(Process):
     def __str__(self) -> str:
         return f"{self.schedule}, an X_0 at each t"
 
-    def next_noise(self, z_t: State, t: Time, t_next: Time, noise: Noise) -> State:
+    def next_noise(self, z_t: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
         """Z_{t+1} ~ N(0, I), whatever Z_t was."""
-        return noise.normal(*z_t.shape[1:])
+        return rng.normal(*z_t.shape[1:])

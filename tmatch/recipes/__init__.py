@@ -1,9 +1,9 @@
 """Recipes: functions that return everything a run needs to know, and the models that runs leave behind."""
 
-from tmatch.recipes.autoencoder import AutoencoderRecipe, committed_autoencoder, shapes_autoencoder
-from tmatch.recipes.generator import GeneratorRecipe
-from tmatch.recipes.models import MODELS, load_model
 from tmatch.recipes.table import RECIPES, Recipe
+from tmatch.runs.autoencoder import AutoencoderRecipe, committed_autoencoder, shapes_autoencoder
+from tmatch.runs.generator import GeneratorRecipe
+from tmatch.runs.load import MODELS, load_model
 
 __all__ = [
     "MODELS",

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
-from tmatch.recipes.shards import ShardRecipe
+from tmatch.runs.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.runs.shards import ShardRecipe
 from tmatch.train import TrainConfig
 from tmatch.variants import VARIANTS
 
@@ -38,7 +38,7 @@ _HEADS = {"s": (512, 3), "b": (768, 3), "l": (1024, 6), "xl": (1024, 6)}
 
 
 def _paper(variant: str, about: str, **settings: Any) -> Callable[[], ShardRecipe]:  # noqa: ANN401
-    """500K steps of 2048 pictures at a constant 1e-4, with 15% of the captions dropped; the ablation took 100K.
+    """500K steps of 2048 images at a constant 1e-4, with 15% of the captions dropped; the ablation took 100K.
 
     docs/paper_map.md says what the paper leaves open and we chose.
     """
@@ -51,7 +51,7 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], ShardRecip
         )  # fmt: skip
         backbone = BackboneSettings(width=2048, depth=24, heads=16, checkpointing=True)
         defaults: dict[str, Any] = {
-            "backbone": backbone, "head": HeadSettings(width=1024, depth=6, draws=_DRAWS.get(variant, 1)),
+            "backbone": backbone, "head": HeadSettings(width=1024, depth=6, samples_per_token=_DRAWS.get(variant, 1)),
             "patch": (1, 1) if VARIANTS[variant].codes else (2, 2),
         }  # fmt: skip
         return ShardRecipe(

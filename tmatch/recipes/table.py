@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from tmatch.recipes.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
-from tmatch.recipes.base import BackboneSettings, HeadSettings, SamplingSettings
-from tmatch.recipes.generator import GeneratorRecipe
 from tmatch.recipes.paper import LADDER_RECIPES, PAPER_RECIPES
-from tmatch.recipes.settings import FolderData, ShapesData
-from tmatch.recipes.shards import ShardRecipe
-from tmatch.recipes.start import StartSettings
+from tmatch.runs.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
+from tmatch.runs.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.runs.finetune import StartSettings
+from tmatch.runs.generator import GeneratorRecipe
+from tmatch.runs.settings import FolderData, ShapesData
+from tmatch.runs.shards import ShardRecipe
 from tmatch.train import TrainConfig
 
 Recipe = AutoencoderRecipe[Any] | GeneratorRecipe[Any] | ShardRecipe
@@ -42,12 +42,12 @@ _LLAMA: dict[str, Any] = {**_OWN_STEPS, "backbone": BackboneSettings(kind="llama
 
 
 def folder_autoencoder() -> AutoencoderRecipe[FolderData]:
-    """An autoencoder of your own pictures: set data.folder."""
+    """An autoencoder of your own images: set data.folder."""
     return AutoencoderRecipe[FolderData](train=shapes_autoencoder().train, data=FolderData())
 
 
 def folder_dtm() -> GeneratorRecipe[FolderData]:
-    """DTM on your own captioned pictures: set data.folder, and autoencoder to the folder of your autoencoder's run."""
+    """DTM on your own captioned images: set data.folder, and autoencoder to the folder of your autoencoder's run."""
     train = TrainConfig(steps=20_000, batch=64, learning_rate=1e-3, weight_decay=0.01, warmup=500, preview_every=1000)
     return GeneratorRecipe[FolderData](
         train=train, variant="dtm-mean", data=FolderData(), autoencoder="none", sampling=SamplingSettings(guidance=3.0)
@@ -100,7 +100,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-mar": _shapes("mar", 18_500, "MAR: random sets of tokens, most of them hidden in training.", **_OWN_STEPS),
     "shapes-mar-fluid": _shapes("mar-fluid", 18_500, "MAR with Fluid's cosine masking.", **_OWN_STEPS),
     "shapes-martm-2": _shapes("martm-2", 18_500, "MARTM with two transitions.", **_OWN_STEPS),
-    "shapes-ar-discrete": _shapes("ar-discrete", 16_000, "AR on codes: a language model of pictures.", **_CODES),
+    "shapes-ar-discrete": _shapes("ar-discrete", 16_000, "AR on codes: a language model of images.", **_CODES),
     "shapes-mar-discrete": _shapes("mar-discrete", 16_000, "Masked codes, likeliest first: MaskGIT.", **_MASKGIT),
     "shapes-autoencoder": shapes_autoencoder,
     "shapes-codes-autoencoder": shapes_codes_autoencoder,

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from tmatch.tensors import State, Time
-from tmatch.times import Steps, equal_steps
+from tmatch.times import Steps, time_grid
 
 Velocity = Callable[[Time, State], State]
 """dy/ds at (s, y)."""
@@ -30,7 +30,7 @@ class FixedStep(Solver):
     """Velocities a step asks for."""
 
     def __init__(self, steps: Steps = 4) -> None:
-        self.grid = equal_steps(steps)
+        self.grid = time_grid(steps)
         if self.grid[0] != 0 or self.grid[-1] != 1:
             raise ValueError(f"A solver goes from s = 0 to s = 1; got times from {self.grid[0]} to {self.grid[-1]}.")
 

@@ -5,22 +5,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tmatch.codec.autoencoder import Autoencoder
+from tmatch.codec.codes import CodeAutoencoder
 from tmatch.data import InMemory
-from tmatch.data.autoencoder import Autoencoder
-from tmatch.data.codes import CodeAutoencoder
-from tmatch.noise import Noise
+from tmatch.rng import RandomStreams
 from tmatch.train.trainer import Task
 
 
 class AutoencoderTask(Task):
-    """|x - decode(z)|^2 + kl KL(q(z | x), N(0, I)), z ~ q(z | x), over pictures (n, 3, height, width) in [0, 1]."""
+    """|x - decode(z)|^2 + kl KL(q(z | x), N(0, I)), z ~ q(z | x), over images (n, 3, height, width) in [0, 1]."""
 
     def __init__(
         self, autoencoder: Autoencoder | CodeAutoencoder, images: Tensor, kl: float = 1e-4, seed: int = 0
     ) -> None:
         super().__init__()
         if images.shape[-1] % 4 or images.shape[-2] % 4:
-            raise ValueError(f"The sides of pictures divide by 4; got {images.shape[-2]}x{images.shape[-1]}.")
+            raise ValueError(f"The sides of images divide by 4; got {images.shape[-2]}x{images.shape[-1]}.")
         self.autoencoder = autoencoder
         self.data = InMemory(images, seed=seed)
         self.kl = kl
@@ -29,9 +29,9 @@ class AutoencoderTask(Task):
         chosen = self.data.indices(step, size).tensor_split(parts)[part]
         places = torch.arange(size).tensor_split(parts)[part]
         image = self.data.x[chosen]
-        noise = Noise.derive(self.data.seed, step, places, image.device)
-        rebuilt, divergence = self.autoencoder.trained(image, noise)
+        rng = RandomStreams.derive(self.data.seed, step, places, image.device)
+        rebuilt, divergence = self.autoencoder.trained(image, rng)
         return (rebuilt - image).square().mean() + self.kl * divergence
 
-    def shared(self) -> dict[int, Any]:
+    def deepcopy_memo(self) -> dict[int, Any]:
         return {id(self.data): self.data}

@@ -26,7 +26,7 @@ OTHERS = (
     "metadata.jsonl",
     "manifest.json",
 )
-"""What runs write at their end, and what else of ours a folder may hold: models, checkpoints, pictures, shards."""
+"""What runs write at their end, and what else of ours a folder may hold: models, checkpoints, images, shards."""
 WRITTEN = r"(model|ema|optimizer|shard-.*)\.safetensors(\.index\.json)?|record\.json"
 """The files of a checkpoint."""
 

@@ -4,21 +4,17 @@ from contextlib import AbstractContextManager
 from typing import Annotated, ClassVar, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from tmatch.tensors import Device, Precision, place, products_in
-from tmatch.train.processes import Parallel, Processes, joined, place_of_process
+from tmatch.config import Config
+from tmatch.ranks import rank_and_world_size
+from tmatch.tensors import Device, Precision, matmul_precision, resolve_device
+from tmatch.train.processes import Parallel, SingleProcess, init_distributed
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Strict(BaseModel):
-    """Typed settings that cannot be changed, nor misspelt."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class TrainConfig(Strict):
+class TrainConfig(Config):
     """How to descend; every figure has its place here, and no other key is taken."""
 
     steps: int = Field(gt=0)  # of the optimizer
@@ -33,8 +29,8 @@ class TrainConfig(Strict):
     ema: float = Field(default=0.999, ge=0, lt=1)  # decay of the averaged weights
     checkpoint_every: int = Field(default=500, gt=0)  # steps
     validate_every: int = Field(default=500, ge=0)  # steps; 0 is never
-    preview_every: int = Field(default=0, ge=0)  # steps between pictures of what is learnt; 0 is never
-    tensorboard: bool = False  # write losses and pictures for TensorBoard too
+    preview_every: int = Field(default=0, ge=0)  # steps between images of what is learnt; 0 is never
+    tensorboard: bool = False  # write losses and images for TensorBoard too
     compile: bool = False  # compile the networks first
     precision: Precision = "float32"  # of matrix products
     device: Device = "auto"  # 'auto' takes the accelerator if there is one
@@ -62,7 +58,7 @@ class TrainConfig(Strict):
 
     def parts(self) -> int:
         """Into how many a batch is cut, over all processes."""
-        world = place_of_process()[1]
+        world = rank_and_world_size()[1]
         parts = self.accumulate * world
         if world > 1 and world % self.replicas:
             raise ValueError(f"{world} processes do not divide into {self.replicas} train.replicas.")
@@ -72,23 +68,23 @@ class TrainConfig(Strict):
             )
         return parts
 
-    def place(self) -> torch.device:
+    def resolve_device(self) -> torch.device:
         """Where to compute."""
-        return place(self.device)
+        return resolve_device(self.device)
 
-    def processes(self) -> Processes:
+    def processes(self) -> SingleProcess:
         """Who trains: this process, or all that torchrun started."""
         self.parts()  # refuses what does not divide
         precision = torch.bfloat16 if self.precision == "bfloat16" else None
-        return joined(self.parallel, self.place(), precision, self.replicas)
+        return init_distributed(self.parallel, self.resolve_device(), precision, self.replicas)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Matrix products in bfloat16 where that is asked for; losses and weights stay in float32."""
-        return torch.autocast(self.place().type, torch.bfloat16, enabled=self.precision == "bfloat16")
+        return torch.autocast(self.resolve_device().type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def products(self) -> AbstractContextManager[None]:
         """Matrix products in TF32 where that is asked for, on the way back too."""
-        return products_in("tf32" if self.precision == "tf32" else "float32", self.place())
+        return matmul_precision("tf32" if self.precision == "tf32" else "float32", self.resolve_device())
 
     def rate(self, step: int, steps: int | None = None) -> float:
         """Warm-up, then constant, then down to zero over the last `cooldown` share of the steps."""

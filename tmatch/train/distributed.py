@@ -19,13 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tmatch.train import checkpoint, sharded
 from tmatch.train.checkpoint import Tensors
-from tmatch.train.processes import Loss, Network, Parallel, Processes, T
+from tmatch.train.processes import Loss, Network, Parallel, SingleProcess, T
 
 LONGEST = timedelta(hours=2)
-"""To wait where the first process has something to do, such as drawing pictures; else PyTorch's own patience holds."""
+"""To wait where the first process has something to do, such as drawing images; else PyTorch's own patience holds."""
 
 
-class Replicas(Processes):
+class DDP(SingleProcess):
     """Every process has all weights; gradients are averaged as they come (DDP)."""
 
     def __init__(self, device: torch.device) -> None:
@@ -43,10 +43,10 @@ class Replicas(Processes):
         self._replica = DistributedDataParallel(called, gradient_as_bucket_view=True, find_unused_parameters=ordered)
         return self._replica
 
-    def collecting(self) -> AbstractContextManager[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         return self._replica.no_sync()
 
-    def assembled(self, networks: Network) -> Network | None:
+    def gather(self, networks: Network) -> Network | None:
         return networks if self.rank == 0 else None
 
     def mean(self, value: Tensor) -> float:
@@ -54,23 +54,23 @@ class Replicas(Processes):
         dist.all_reduce(total)
         return total.item() / self.world
 
-    def agreed(self, wish: bool) -> bool:
+    def any_rank(self, wish: bool) -> bool:
         return self.mean(torch.tensor(wish)) > 0
 
-    def chosen(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         values = [value]
         dist.broadcast_object_list(values, device=self.device)
         return values[0]
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         dist.barrier(self._patient)
 
     def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
         if self.rank == 0:
             checkpoint.save(out, step, tensors, record)
-        self.wait()
+        self.barrier()
 
-    def rest(self) -> None:
+    def drain(self) -> None:
         """Gloo's threads let go of what was said after it was heard, and abort the process if Python ends meanwhile.
 
         Destroying a group waits for its threads only if nothing else refers to it, as replicas, meshes and DTensor's
@@ -81,7 +81,7 @@ class Replicas(Processes):
         dist.destroy_process_group(last)
 
 
-class Shards(Replicas):
+class Shards(DDP):
     """Every process has a share of each weight, and gathers those of one unit after the other (FSDP2).
 
     With several `replicas` the processes form as many groups, in the order of their ranks. Each group has all weights
@@ -100,15 +100,15 @@ class Shards(Replicas):
 
     def prepare(self, networks: nn.Module, units: Sequence[nn.Module], loss: str) -> Loss:
         if self.rank == 0:  # to assemble weights in, on the CPU, where it does not take from what trains
-            self._plain = copy.deepcopy(networks.cpu(), getattr(networks, "shared", dict)())
+            self._plain = copy.deepcopy(networks.cpu(), getattr(networks, "deepcopy_memo", dict)())
             networks.to(self.device)
-        self.spread(networks, units)
+        self.shard(networks, units)
         register_fsdp_forward_method(networks, loss)
         self._root = cast("FSDPModule", networks)
         method: Loss = getattr(networks, loss)
         return method
 
-    def spread(self, networks: nn.Module, units: Sequence[nn.Module]) -> None:
+    def shard(self, networks: nn.Module, units: Sequence[nn.Module]) -> None:
         for unit in units:
             fully_shard(unit, mesh=self.mesh, mp_policy=self.policy)
             if hasattr(unit, "prepare"):  # which is called besides a head's forward
@@ -118,56 +118,56 @@ class Shards(Replicas):
         warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view tensor")
 
     @contextmanager
-    def collecting(self) -> Iterator[None]:
+    def no_sync(self) -> Iterator[None]:
         self._root.set_requires_gradient_sync(False)
         try:
             yield
         finally:
             self._root.set_requires_gradient_sync(True)
 
-    def here(self, tensor: Tensor) -> Tensor:
+    def to_local(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def full_tensor(self, tensor: Tensor) -> Tensor:
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def like(self, tensor: Tensor, other: Tensor) -> Tensor:
+    def distribute_like(self, tensor: Tensor, other: Tensor) -> Tensor:
         if isinstance(other, DTensor):
             return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
-        return super().like(tensor, other)
+        return super().distribute_like(tensor, other)
 
-    def assembled(self, networks: Network) -> Network | None:
+    def gather(self, networks: Network) -> Network | None:
         plain = self._plain.state_dict() if self.rank == 0 else {}
         for name, tensor in networks.state_dict().items():  # one after the other, for a rank cannot hold them all
-            weight = self.whole(tensor)
+            weight = self.full_tensor(tensor)
             if self.rank == 0:
                 plain[name].copy_(weight)
         return cast("Network", self._plain) if self.rank == 0 else None
 
-    def placed(self, networks: Network) -> Network:
+    def to_device(self, networks: Network) -> Network:
         return networks.to(self.device)
 
-    def dismiss(self) -> None:
+    def offload(self) -> None:
         if self.rank == 0:
             self._plain.cpu()
 
     def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
         """Every process writes its part, in the background."""
-        self.settle(wait=True)
+        self.finish_save(wait=True)
         draft = checkpoint.draft(out)
         if self.rank == 0:
             checkpoint.begin(draft)
-        self.wait()
+        self.barrier()
         self._saving = sharded.write(draft, tensors, self._writers), lambda: checkpoint.commit(draft, step, record)
 
-    def settle(self, wait: bool = False) -> None:
+    def finish_save(self, wait: bool = False) -> None:
         if self._saving is not None and (wait or self._saving[0].done()):
             (written, commit), self._saving = self._saving, None
             sharded.finish(written)
             if self.rank == 0:
                 commit()
         if wait:
-            self.wait()  # for the first, so that none ends before
+            self.barrier()  # for the first, so that none ends before
 
 
 class _Called(nn.Module):
@@ -184,10 +184,10 @@ class _Called(nn.Module):
         return answer
 
 
-def joined(parallel: Parallel, device: torch.device, precision: torch.dtype | None, replicas: int) -> Replicas:
+def init_distributed(parallel: Parallel, device: torch.device, precision: torch.dtype | None, replicas: int) -> DDP:
     """The processes that torchrun started; they find each other here."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Replicas(device) if parallel == "replicate" else Shards(device, precision, replicas)
+    return DDP(device) if parallel == "replicate" else Shards(device, precision, replicas)

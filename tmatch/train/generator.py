@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tmatch.conditioning import Conditioner
 from tmatch.data import InMemory
 from tmatch.model import Model
-from tmatch.noise import Noise
+from tmatch.rng import RandomStreams
 from tmatch.tensors import State
-from tmatch.text import TextEncoder
 from tmatch.train.trainer import Task
 
 MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -22,7 +22,7 @@ AT_ONCE = 32
 """Samples that validation measures together, so that it takes no more memory than training."""
 
 
-class Batches(ABC):
+class BatchSource(ABC):
     """Captioned states, in batches that depend on (seed, step) alone, of which any part may be asked for."""
 
     seed: int
@@ -33,7 +33,7 @@ class Batches(ABC):
 
 
 @dataclass(frozen=True)
-class Captioned(Batches):
+class Captioned(BatchSource):
     """States and their captions, in pairs, all in memory."""
 
     data: InMemory
@@ -61,8 +61,8 @@ class GeneratorTask(Task):
     def __init__(
         self,
         model: Model,
-        encoder: TextEncoder,
-        training: Batches,
+        encoder: Conditioner,
+        training: BatchSource,
         validation: Captioned | None = None,
         drop: float = 0.15,
     ) -> None:
@@ -76,11 +76,11 @@ class GeneratorTask(Task):
     def loss(self, step: int, size: int, part: int, parts: int) -> Tensor:
         x, captions = self.training_set.batch(step, size, part, parts)
         places = torch.arange(size).tensor_split(parts)[part]
-        noise = Noise.derive(self.training_set.seed, step, places)
-        dropped = (noise.uniform() < self.drop).tolist()  # on the CPU, so that the host does not wait for a GPU
-        noise = noise.to(x.device)
+        rng = RandomStreams.derive(self.training_set.seed, step, places)
+        dropped = (rng.uniform() < self.drop).tolist()  # on the CPU, so that the host does not wait for a GPU
+        rng = rng.to(x.device)
         given = [self.encoder.empty if drop else text for text, drop in zip(captions, dropped, strict=True)]
-        return self.model.loss(x, noise, self.encoder(given)).mean()
+        return self.model.loss(x, rng, self.encoder(given)).mean()
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
@@ -88,21 +88,21 @@ class GeneratorTask(Task):
         if self.validation_set is None:
             return {}
         x, seed, captions = self.validation_set.data.x, self.validation_set.data.seed, self.validation_set.captions
-        moments = {self.model.times.near(t): 0.0 for t in MOMENTS}  # of which a coarse grid has fewer
+        moments = {self.model.times.nearest(t): 0.0 for t in MOMENTS}  # of which a coarse grid has fewer
         for places in torch.arange(len(x)).split(AT_ONCE):
             condition = self.encoder([captions[k] for k in places.tolist()])
-            for moment in moments:
-                noise = Noise.derive(seed, 0, places, x.device)
-                moments[moment] += self.model.loss(x[places], noise, condition, moment).sum().item()
-        losses = {f"t={moment.t:g}": total / len(x) for moment, total in moments.items()}
+            for fixed_time in moments:
+                rng = RandomStreams.derive(seed, 0, places, x.device)
+                moments[fixed_time] += self.model.loss(x[places], rng, condition, fixed_time).sum().item()
+        losses = {f"t={fixed_time.t:g}": total / len(x) for fixed_time, total in moments.items()}
         return {**losses, "mean": sum(losses.values()) / len(losses)}
 
-    def networks(self) -> list[nn.Module]:
+    def compile_modules(self) -> list[nn.Module]:
         kernel = self.model.kernel
         return [kernel.backbone, *([] if kernel.head is None else [kernel.head])]
 
-    def units(self) -> list[nn.Module]:
-        return self.model.kernel.units()
+    def fsdp_modules(self) -> list[nn.Module]:
+        return self.model.kernel.fsdp_modules()
 
-    def shared(self) -> dict[int, Any]:
+    def deepcopy_memo(self) -> dict[int, Any]:
         return {id(part): part for part in (self.training_set, self.validation_set)}

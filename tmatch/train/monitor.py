@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: losses, validation, pictures, on disk and in TensorBoard."""
+"""What a run tells while it goes on: losses, validation, images, on disk and in TensorBoard."""
 
 import json
 import sys
@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from tmatch.data.pictures import save_picture
+from tmatch.data.images import save_image
 from tmatch.files import write_text
 
 MINUTE = 60
 """Seconds between lines on how far a run is."""
 
 
-class Shown:
+class ProgressReport:
     """How far a run is, on stderr: a bar in a terminal, elsewhere a line a minute; nothing unless `on`."""
 
     def __init__(self, steps: int, on: bool) -> None:
@@ -48,7 +48,7 @@ class Shown:
 
 
 class Log:
-    """A line of JSON for each record; `cut` drops what a killed run wrote after its last checkpoint."""
+    """A line of JSON for each record; `truncate` drops what a killed run wrote after its last checkpoint."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class Log:
         with self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
-    def cut(self, step: int) -> None:
+    def truncate(self, step: int) -> None:
         """Keep the lines up to a step."""
         if self.path.exists():
             kept = "".join(json.dumps(line) + "\n" for line in self.read() if line["step"] <= step)
@@ -76,7 +76,7 @@ class Log:
 
 
 class Monitor:
-    """Losses and validation as JSON lines, pictures as PNG; all of it in TensorBoard too, on request."""
+    """Losses and validation as JSON lines, images as PNG; all of it in TensorBoard too, on request."""
 
     def __init__(self, out: Path, tensorboard: bool = False) -> None:
         self.out = out
@@ -104,25 +104,25 @@ class Monitor:
         """Whether there are losses on held-out data of a step."""
         return any(line["step"] == step for line in self.validations.read())
 
-    def picture(self, step: int, weights: str, picture: Tensor) -> None:
+    def image(self, step: int, weights: str, image: Tensor) -> None:
         """What the weights draw, (3, height, width) in [0, 1]."""
-        save_picture(picture, self._picture_file(step, weights), scale=4)
+        save_image(image, self._image_file(step, weights), scale=4)
         if self.board is not None:
-            self.board.add_image(weights, picture, step)
+            self.board.add_image(weights, image, step)
 
     def drew(self, step: int, weights: str) -> bool:
-        """Whether there is a picture of a step."""
-        return self._picture_file(step, weights).is_file()
+        """Whether there is an image of a step."""
+        return self._image_file(step, weights).is_file()
 
-    def _picture_file(self, step: int, weights: str) -> Path:
+    def _image_file(self, step: int, weights: str) -> Path:
         return self.out / "previews" / f"step-{step:08d}-{weights}.png"
 
-    def cut(self, step: int) -> None:
+    def truncate(self, step: int) -> None:
         """Begin, or go on, after a step: what was written beyond it will be written again."""
         for draft in (self.out / "previews").glob(".*.writing"):
             draft.unlink()
-        self.losses.cut(step)
-        self.validations.cut(step)
+        self.losses.truncate(step)
+        self.validations.truncate(step)
         if self.tensorboard and self.board is None:
             self.board = _board(self.out / "tensorboard", step)
 
@@ -144,7 +144,7 @@ class Silent(Monitor):
     def validation(self, step: int, losses: dict[str, dict[str, float]]) -> None:
         pass
 
-    def cut(self, step: int) -> None:
+    def truncate(self, step: int) -> None:
         pass
 
 

@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from tmatch.codec import Autoencoder
+from tmatch.data.shapes import Shapes
+
+IMAGES = Shapes(0).scenes(range(40)).render()
+
+
+def small() -> Autoencoder:
+    return Autoencoder(channels=4, width=8)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (8, 20)])
+def test_latents_are_a_quarter_the_size(size: tuple[int, int]) -> None:
+    f = small()
+    latent = f.encode(torch.rand(2, 3, *size))
+    assert latent.shape == (2, 4, size[0] // 4, size[1] // 4)
+    assert f.decode(latent).shape == (2, 3, *size)
+
+
+def test_standardised_latents_have_mean_0_and_variance_1_and_decode_as_before() -> None:
+    f = small()
+    before = f.decode(f.encode(IMAGES))
+    f.standardise(IMAGES, batch=7)
+    z = f.encode(IMAGES)
+    torch.testing.assert_close(z.mean((0, 2, 3)), torch.zeros(4), atol=1e-4, rtol=0)
+    torch.testing.assert_close(z.std((0, 2, 3)), torch.ones(4), atol=1e-4, rtol=0)
+    torch.testing.assert_close(f.decode(z), before, atol=1e-4, rtol=1e-4)
+
+
+def test_the_standardisation_is_saved_with_the_weights() -> None:
+    f, other = small(), small()
+    f.standardise(IMAGES)
+    other.load_state_dict(f.state_dict())
+    assert torch.equal(other.encode(IMAGES), f.encode(IMAGES))
+
+
+def test_decoded_images_are_images() -> None:
+    image = small().decode(10 * torch.randn(2, 4, 8, 8))
+    assert image.min() >= 0
+    assert image.max() <= 1
+
+
+def test_bad_images_are_refused() -> None:
+    for shape in ((3, 32, 32), (1, 1, 32, 32), (1, 3, 30, 32)):
+        with pytest.raises(ValueError, match="sides divisible by 4"):
+            small().encode(torch.zeros(*shape))

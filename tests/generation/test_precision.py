@@ -1,0 +1,93 @@
+"""Drawing in coarser products."""
+
+import pytest
+import torch
+from laws import SHAPE, condition, shape_of, small_model, steps_of
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tmatch as tm
+from tmatch.tensors import Precision, matmul_precision
+
+CPU = torch.device("cpu")
+
+
+def drawn(model: tm.Model, name: str, precision: Precision, **how: object) -> torch.Tensor:
+    params = tm.SamplingParams(tm.Euler(2), tm.ClassifierFreeGuidance(condition(1, seed=9), 1.5))
+    given = {"steps": steps_of(name), "params": params, "precision": precision, **how}
+    return tm.generate(model, shape_of(name), range(3), condition(3), **given).x
+
+
+@pytest.mark.parametrize("name", [name for name, row in tm.VARIANTS.items() if not row.codes])
+def test_bfloat16_is_near_float32_and_states_stay_there(name: str) -> None:
+    model = small_model(name)
+    fine, coarse = (drawn(model, name, precision) for precision in ("float32", "bfloat16"))
+    assert coarse.dtype == torch.float32
+    assert not torch.equal(coarse, coarse.bfloat16().float()), "states are not rounded"
+    assert 1e-5 < (coarse - fine).norm() / fine.norm() < 0.03  # 0.007 was seen at most
+
+
+@pytest.mark.parametrize("name", [name for name, row in tm.VARIANTS.items() if row.codes])
+def test_codes_are_drawn_in_bfloat16(name: str) -> None:
+    x = drawn(small_model(name), name, "bfloat16")
+    assert torch.equal(x, x.round())
+
+
+@pytest.mark.parametrize("backbone", [None, tm.Llama(SHAPE[-1], width=16, depth=1, heads=2, condition_width=8)])
+def test_what_is_remembered_is_kept_as_attention_reads_it(backbone: nn.Module | None) -> None:
+    model = small_model("fhtm-2", backbone=backbone)
+    with torch.no_grad(), matmul_precision("bfloat16", CPU):
+        cache = model.kernel.backbone.init_cache(None, condition(1), 1, 4)
+    assert {memory.keys.dtype for memory in cache.memories} == {torch.bfloat16}
+
+
+class Casts(TorchDispatchMode):
+    """How often each weight is cast."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.count = dict.fromkeys(map(id, model.parameters()), 0)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if func is torch.ops.aten._to_copy.default and id(args[0]) in self.count:
+            self.count[id(args[0])] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["fm", "dtm", "artm-2", "fhtm-2"])
+def test_a_frozen_weight_is_cast_once_and_frozen_again(name: str) -> None:
+    """A cast at each call would cost more than a small batch saves."""
+    model = small_model(name).requires_grad_(False)
+    with Casts(model) as casts:
+        drawn(model, name, "bfloat16", batch_size=2)
+    assert set(casts.count.values()) <= {0, 1}
+    assert 1 in casts.count.values()
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
+def test_weights_that_were_made_in_inference_mode_serve_too() -> None:
+    with torch.inference_mode():
+        model = small_model("fm")
+    assert drawn(model, "fm", "bfloat16").isfinite().all()
+
+
+@pytest.mark.parametrize("before", ["highest", "medium"])
+def test_tf32_is_set_while_it_lasts(before: str) -> None:
+    model, seen = small_model("fm"), set()
+    observing = tm.SamplingParams(observe=lambda _: seen.add(torch.get_float32_matmul_precision()))
+    torch.set_float32_matmul_precision(before)
+    try:
+        tm.generate(model, SHAPE, [0], condition(1), steps=1, params=observing, precision="tf32")
+        assert torch.get_float32_matmul_precision() == before
+        with pytest.raises(KeyError), matmul_precision("tf32", CPU):
+            raise KeyError
+        assert torch.get_float32_matmul_precision() == before
+        tm.generate(model, SHAPE, [0], condition(1), steps=1, params=observing)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen == {"high", before}, "and float32 is what PyTorch is set to"
+
+
+def test_other_precisions_are_refused() -> None:
+    with pytest.raises(ValueError, match="Matrix products are in float32, tf32, bfloat16; got 'float16'"):
+        drawn(small_model("fm"), "fm", "float16")

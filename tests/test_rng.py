@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+from laws import normal_cdf
+
+from tmatch import RandomStreams
+from tmatch.rng import seeded_init
+
+
+def test_a_stream_does_not_depend_on_its_batch() -> None:
+    together = RandomStreams([5, 6, 7, -1, 2**63 + 3])
+    batch = [together.normal(3, 5), together.uniform(4), together.normal()]
+    for k, seed in enumerate([5, 6, 7, -1, 2**63 + 3]):
+        alone = RandomStreams([seed])
+        for drawn, one in zip(batch, [alone.normal(3, 5), alone.uniform(4), alone.normal()], strict=True):
+            assert torch.equal(drawn[k], one[0])
+
+
+def test_a_stream_goes_on_where_it_is_moved_to() -> None:
+    here, there = RandomStreams(range(3)), RandomStreams(range(3))
+    assert torch.equal(here.uniform(4), there.uniform(4))
+    there = there.to("cpu")
+    assert torch.equal(here.normal(5), there.normal(5))
+    assert there.to("meta").normal(5).is_meta
+
+
+def test_normal_numbers_are_normal() -> None:
+    x = RandomStreams(range(400)).normal(500).flatten().sort().values
+    n = len(x)
+    gap = (normal_cdf(x) - torch.arange(1, n + 1) / n).abs().max()
+    assert gap < 1.95 / n**0.5  # Kolmogorov-Smirnov, one in a thousand
+    assert abs(x.pow(4).mean() - 3) < 5 * (96 / n) ** 0.5
+
+
+def test_uniform_numbers_are_uniform_and_open() -> None:
+    x = RandomStreams(range(400)).uniform(500).flatten().sort().values
+    assert x.min() > 0
+    assert x.max() < 1
+    assert (x - torch.arange(1, len(x) + 1) / len(x)).abs().max() < 1.95 / len(x) ** 0.5
+
+
+def test_streams_and_positions_are_uncorrelated() -> None:
+    n = 4000
+    x = RandomStreams(range(40)).normal(n)  # neighbouring seeds, the ones people use
+    off = torch.corrcoef(x).fill_diagonal_(0)
+    assert off.abs().max() < 5 / n**0.5
+    y = RandomStreams(range(n)).normal(40)
+    assert torch.corrcoef(y.T).fill_diagonal_(0).abs().max() < 5 / n**0.5
+
+
+def test_successive_draws_differ() -> None:
+    rng = RandomStreams([0])
+    assert not torch.equal(rng.normal(8), rng.normal(8))
+
+
+def test_derive_tells_seed_step_and_sample_apart() -> None:
+    def first(seed: int, step: int, sample: int) -> float:
+        return RandomStreams.derive(seed, step, [sample]).normal().item()
+
+    values = [first(*key) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1), (11, 1, 0), (1, 11, 0)]]
+    assert len(set(values)) == len(values)
+    assert first(3, 4, 5) == RandomStreams.derive(3, 4, 8).normal()[5].item()
+
+
+def test_precision_follows_the_request() -> None:
+    assert RandomStreams([0], dtype=torch.float64).normal(3).dtype == torch.float64
+
+
+def test_no_seeds_is_refused() -> None:
+    for seeds in ([], torch.zeros(2), torch.zeros(2, 2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="a seed for each image"):
+            RandomStreams(seeds)
+
+
+def test_what_is_no_whole_number_is_no_seed() -> None:
+    for seeds in (5, [1.5], ["a"]):
+        with pytest.raises(ValueError, match="Seeds are whole numbers"):
+            RandomStreams(seeds)  # type: ignore[arg-type]
+
+
+def test_integers_of_any_kind_are_seeds() -> None:
+    wide = RandomStreams([3, 4]).normal(2)
+    assert torch.equal(RandomStreams(torch.tensor([3, 4], dtype=torch.int32)).normal(2), wide)
+    assert torch.equal(RandomStreams(np.array([3, 4])).normal(2), wide)
+
+
+def test_initial_weights_come_from_the_seed_and_wake_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine of two GPUs, where to look at a generator is to begin with its device."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for asked in ("get_rng_state", "set_rng_state", "manual_seed_all"):
+        monkeypatch.setattr(f"torch.cuda.{asked}", lambda *_: pytest.fail("a GPU was touched"))
+    before, drawn = torch.get_rng_state(), []
+    for _ in range(2):
+        with seeded_init(3):
+            drawn.append(torch.nn.Linear(2, 2).weight)
+    assert torch.equal(*drawn)
+    assert torch.equal(torch.get_rng_state(), before)

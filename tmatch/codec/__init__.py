@@ -1,0 +1,8 @@
+"""Images to tokens and back: patches, and an autoencoder where there is one."""
+
+from tmatch.codec.autoencoder import Autoencoder
+from tmatch.codec.codec import Codec, LatentSpace
+from tmatch.codec.codes import CodeAutoencoder
+from tmatch.codec.patch import Patchify
+
+__all__ = ["Autoencoder", "CodeAutoencoder", "Codec", "LatentSpace", "Patchify"]

@@ -1,0 +1,6 @@
+"""Where images and captions come from: one reader for each layout."""
+
+from tmatch.data.sources.naming import open_source
+from tmatch.data.sources.source import Source
+
+__all__ = ["Source", "open_source"]

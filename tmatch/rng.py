@@ -1,0 +1,132 @@
+"""Random numbers that belong to an image, not to a batch."""
+
+import hashlib
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from typing import Self
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed 64-bit integer
+_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & (2 ** (64 - bits) - 1)  # a logical shift: torch's is arithmetic
+
+
+def _splitmix64(x: Tensor) -> Tensor:
+    """SplitMix64's finalizer (Steele, Lea and Flood, 2014): a bijection that scrambles 64 bits."""
+    x = (x ^ _shift(x, 30)) * _MIX[0]
+    x = (x ^ _shift(x, 27)) * _MIX[1]
+    return x ^ _shift(x, 31)
+
+
+@contextmanager
+def seeded_init(seed: int) -> Iterator[None]:
+    """Networks built here, on the CPU, get their weights from the seed; the caller's own generators stay as they are.
+
+    No other device is touched: of several processes each would wake them all.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def next_seed(generator: torch.Generator) -> int:
+    """A seed by the state of a PyTorch generator, which goes on from there: the next is another."""
+    digest = hashlib.blake2b(generator.get_state().numpy().tobytes(), digest_size=7).digest()
+    seed = int.from_bytes(digest, "big")
+    generator.manual_seed(seed)
+    return seed
+
+
+class RandomStreams:
+    """One stream of random numbers an image: a pure function of (seed, position in the stream).
+
+    Image k gets the same numbers whatever batch it is drawn in, and on every device but for the rounding of log and
+    cos. All streams of a batch are evaluated in one vectorised pass.
+    """
+
+    def __init__(
+        self,
+        seeds: Iterable[int] | Tensor,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if not isinstance(seeds, Tensor):
+            try:
+                wrapped = [(operator.index(s) + 2**63) % 2**64 - 2**63 for s in seeds]
+            except TypeError:
+                raise ValueError(f"Seeds are whole numbers, one for each image; got {seeds!r}.") from None
+            seeds = torch.tensor(wrapped, dtype=torch.int64)
+        if seeds.ndim != 1 or len(seeds) == 0 or seeds.is_floating_point():
+            raise ValueError("Noise needs a flat list of at least one whole number: a seed for each image.")
+        self._keys = _splitmix64(_splitmix64(seeds.to(device, torch.int64)) + _GOLDEN)
+        self._position = 0
+        self.dtype = dtype
+
+    @classmethod
+    def derive(
+        cls,
+        seed: int,
+        step: int,
+        samples: int | Sequence[int] | Tensor,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Self:
+        """The noise of a training step: a stream for each sample, from (seed, step, sample) alone."""
+        digest = hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()
+        base = int.from_bytes(digest, "big", signed=True)
+        indices = torch.arange(samples) if isinstance(samples, int) else torch.as_tensor(samples)
+        return cls(_splitmix64(indices + base), device, dtype)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same streams from the same position, on a device."""
+        moved = copy(self)
+        moved._keys = self._keys.to(device)
+        return moved
+
+    def require_streams(self, images: int) -> None:
+        """Refuse a batch that has not one stream an image."""
+        if len(self) != images:
+            raise ValueError(
+                f"There are {len(self)} streams of noise for {images} images; give one seed for each image."
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the numbers are made."""
+        return self._keys.device
+
+    @property
+    def time_dtype(self) -> torch.dtype:
+        """The precision of times: that of the noise, but float32 at least."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    def _bits(self, count: int) -> Tensor:
+        """The next `count` 64-bit words of every stream, (batch, count)."""
+        positions = torch.arange(self._position + 1, self._position + 1 + count, device=self.device)
+        self._position += count
+        return _splitmix64(self._keys[:, None] + positions * _GOLDEN)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """U(0, 1), (batch, *shape), never 0 and never 1; in float32 at least, for it is often a time."""
+        bits = _shift(self._bits(math.prod(shape)), 41)
+        return ((bits.float() + 0.5) * 2.0**-23).to(self.time_dtype).reshape(len(self), *shape)
+
+    def normal(self, *shape: int) -> Tensor:
+        """N(0, I), (batch, *shape), by Box and Muller: each word makes two numbers."""
+        count = math.prod(shape)
+        bits = self._bits((count + 1) // 2)
+        radius = ((_shift(bits, 32).float() + 0.5) * 2.0**-32).log_().mul_(-2).sqrt_()
+        angle = (bits & 0xFFFFFFFF).float().mul_(2 * math.pi * 2.0**-32)
+        pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)
+        return pairs.flatten(1)[:, :count].to(self.dtype).reshape(len(self), *shape)
