@@ -14,7 +14,7 @@ from torch import Tensor
 from tmatch.hub import HubOptions, download
 from tmatch.runs.generator import About, GeneratorRecipe
 from tmatch.runs.settings import Data
-from tmatch.runs.migrate import migrate_settings, migrate_weight_name
+from tmatch.migrate import migrate_settings, migrate_weight_name
 from tmatch.runs.shards import AboutShards, ShardRecipe
 from tmatch.runs.finetune import merge_lora
 from tmatch.generation import TextToImage
