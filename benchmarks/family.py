@@ -23,7 +23,7 @@ import torch
 from tmatch.eval.captions import captions_satisfied
 from tmatch.generation import TextToImage
 from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
-from tmatch.runs.base import SamplingSettings
+from tmatch.runs.base import SamplingConfig
 from tmatch.runs.settings import shapes_split
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -49,10 +49,10 @@ def shortened(name: str, share: float) -> GeneratorRecipe[Any]:
     return recipe.model_copy(update={"train": train, "held_out": 100})  # it is measured better below
 
 
-def chosen(recipe: GeneratorRecipe[Any], pipeline: TextToImage, validation: int) -> SamplingSettings:
+def chosen(recipe: GeneratorRecipe[Any], pipeline: TextToImage, validation: int) -> SamplingConfig:
     """Steps, steps of the head, guidance: one after the other, those with the most captions of validation satisfied."""
 
-    def satisfied(settings: SamplingSettings) -> float:
+    def satisfied(settings: SamplingConfig) -> float:
         return captions_satisfied(pipeline, shapes_split(validation, "validation"), **settings.arguments()).share
 
     own = recipe.sampling.model_copy(update={"guidance": FIRST})

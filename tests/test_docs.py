@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tmatch.app.cli import rows
+from tmatch.app.tables import variant_rows as rows
 from tmatch.recipes.table import RECIPES
 
 ROOT = Path(__file__).parent.parent

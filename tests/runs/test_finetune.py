@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tmatch.app.plan import Hardware, planned
 from tmatch.data import InMemory
 from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
-from tmatch.runs.base import AssumedData, BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.runs.base import AssumedData, BackboneSettings, HeadSettings, SamplingConfig
 from tmatch.runs.export import model_card
 from tmatch.runs.finetune import StartSettings
 from tmatch.runs.generator import TextSettings
@@ -28,7 +28,7 @@ def recipe(variant: str, steps: int = 4, **start: object) -> GeneratorRecipe[Sha
         train=TrainConfig(steps=steps, batch=4, device="cpu", warmup=0, ema=0.0, checkpoint_every=2, validate_every=0),
         variant=variant, data=ShapesData(images=20), backbone=BackboneSettings(width=16, depth=1, heads=2),
         head=HeadSettings(width=16, depth=1), text=TextSettings(width=16, heads=2), validation_images=2, held_out=2,
-        sampling=SamplingSettings(steps=2, head_steps=1), start=StartSettings.model_validate(start),
+        sampling=SamplingConfig(steps=2, head_steps=1), start=StartSettings.model_validate(start),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tmatch.recipes import MODELS, GeneratorRecipe, load_model
 from tmatch.runs.autoencoder import AutoencoderRecipe, load_autoencoder
-from tmatch.runs.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.runs.base import BackboneSettings, HeadSettings, SamplingConfig
 from tmatch.runs.export import export
 from tmatch.runs.generator import TextSettings
 from tmatch.runs.load import open_model
@@ -26,7 +26,7 @@ NETWORKS = {
     "backbone": BackboneSettings(width=16, depth=1, heads=2),
     "head": HeadSettings(width=16, depth=1),
     "text": TextSettings(width=16, heads=2),
-    "sampling": SamplingSettings(steps=2, head_steps=2),
+    "sampling": SamplingConfig(steps=2, head_steps=2),
 }
 TRAIN = TrainConfig(steps=6, batch=8, checkpoint_every=2, validate_every=3, preview_every=3)
 
@@ -165,7 +165,7 @@ def test_withheld_sentences_are_new_to_the_model_and_made_of_parts_it_knows() ->
     ("settings", "reason"),
     [
         ({"variant": "artm-3"}, "takes the 3 steps it was trained with.*asked for 16.*--sampling.steps None"),
-        ({"variant": "ar-discrete", "sampling": SamplingSettings(steps=None)}, "set patch to"),
+        ({"variant": "ar-discrete", "sampling": SamplingConfig(steps=None)}, "set patch to"),
         ({"variant": "fm", "backbone": BackboneSettings(kind="llama")}, "set backbone.kind to dit"),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_row_of_codes_trains_and_draws(tmp_path: Path) -> None:
     data = ShapesData(images=40)
     codes = AutoencoderRecipe[ShapesData](train=TRAIN, data=data, channels=4, width=8, levels=(3, 3), held_out=4)
     assert codes.run(tmp_path / "codes") is not None
-    own = {"sampling": SamplingSettings(steps=None, iterations=3, order="confidence"), "patch": (1, 1)}
+    own = {"sampling": SamplingConfig(steps=None, iterations=3, order="confidence"), "patch": (1, 1)}
     settings = {**NETWORKS, **own, "train": TRAIN, "data": data, "validation_images": 4, "held_out": 4}
     for name in ("ar-discrete", "mar-discrete"):
         recipe = GeneratorRecipe[ShapesData](**{**settings, "variant": name, "autoencoder": str(tmp_path / "codes")})
@@ -200,7 +200,7 @@ def test_a_model_refuses_codes_of_another_codebook(levels: tuple[int, ...], tmp_
     for name, own in (("codes", (3, 3)), ("others", levels)):
         codes = AutoencoderRecipe[ShapesData](train=short, data=data, channels=4, width=8, levels=own, held_out=4)
         codes.run(tmp_path / name)
-    own = {"autoencoder": str(tmp_path / "codes"), "patch": (1, 1), "sampling": SamplingSettings(steps=None)}
+    own = {"autoencoder": str(tmp_path / "codes"), "patch": (1, 1), "sampling": SamplingConfig(steps=None)}
     recipe = GeneratorRecipe[ShapesData](
         **{**NETWORKS, **own, "train": short, "variant": "ar-discrete", "data": data, "held_out": 4}
     )

@@ -21,7 +21,7 @@ from tmatch.codec.diffusers import load_autoencoder
 from tmatch.data.images import cut
 from tmatch.data.shards import ShardSet
 from tmatch.recipes import RECIPES, load_model
-from tmatch.runs.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.runs.base import BackboneSettings, HeadSettings, SamplingConfig
 from tmatch.runs.shards import ShardRecipe
 from tmatch.train import TrainConfig, checkpoint
 from tmatch.variants import VARIANTS
@@ -52,7 +52,7 @@ def recipe(shards: Path, variant: str = "dtm", **train: object) -> ShardRecipe:
         validation=shards / "shards",
         backbone=BackboneSettings(width=16, depth=1, heads=2),
         head=HeadSettings(width=16, depth=1),
-        sampling=SamplingSettings(steps=None if VARIANTS[variant].codes else 2, head_steps=1),
+        sampling=SamplingConfig(steps=None if VARIANTS[variant].codes else 2, head_steps=1),
         patch=(1, 1) if VARIANTS[variant].codes else (2, 2),
     )
 

@@ -3,22 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
-from tmatch.runs.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.generation.config import SamplingConfig
+from tmatch.runs.base import BackboneSettings, HeadSettings
 from tmatch.runs.shards import ShardRecipe
 from tmatch.train import TrainConfig
 from tmatch.variants import VARIANTS
 
-_REPORTED = SamplingSettings(steps=32, head_steps=64, guidance=6.5)
-_OWN_STEPS = SamplingSettings(steps=None, head_steps=64, guidance=6.5)
-_MASKED = SamplingSettings(steps=None, head_steps=64, guidance=6.5, schedule="rising")
-_MASKGIT = SamplingSettings(steps=None, guidance=6.5, schedule="rising", order="confidence", confidence_temperature=4.5)
+_REPORTED = SamplingConfig(steps=32, head_steps=64, guidance=6.5)
+_OWN_STEPS = SamplingConfig(steps=None, head_steps=64, guidance=6.5)
+_MASKED = SamplingConfig(steps=None, head_steps=64, guidance=6.5, schedule="rising")
+_MASKGIT = SamplingConfig(steps=None, guidance=6.5, schedule="rising", order="confidence", confidence_temperature=4.5)
 _IN_TURN = (
     "ar", "artm-2", "artm-3", "artm-3-uniform", "artm-3-dependent", "fhtm-2", "fhtm-3", "fhtm-3-uniform",
     "fhtm-3-dependent",
 )  # fmt: skip
-_PAPER: dict[str, SamplingSettings] = {
-    "fm": SamplingSettings(steps=256, guidance=6.5),
-    "fm-restart": SamplingSettings(steps=None, guidance=6.5),
+_PAPER: dict[str, SamplingConfig] = {
+    "fm": SamplingConfig(steps=256, guidance=6.5),
+    "fm-restart": SamplingConfig(steps=None, guidance=6.5),
     "dtm": _REPORTED,
     "dtm-mean": _REPORTED,
     **dict.fromkeys(_IN_TURN, _OWN_STEPS),
@@ -72,7 +73,7 @@ def _rung(variant: str, size: str) -> Callable[[], ShardRecipe]:
             checkpoint_every=2500, validate_every=2500, preview_every=10_000, seed=1,
         )  # fmt: skip
         return ShardRecipe(
-            train=train, variant=variant, sampling=SamplingSettings(steps=32, head_steps=4, guidance=4.0), workers=4,
+            train=train, variant=variant, sampling=SamplingConfig(steps=32, head_steps=4, guidance=4.0), workers=4,
             backbone=BackboneSettings(width=width, depth=depth, heads=heads),
             head=HeadSettings(width=head_width, depth=head_depth),
         )  # fmt: skip

@@ -5,7 +5,8 @@ from typing import Any
 
 from tmatch.recipes.paper import LADDER_RECIPES, PAPER_RECIPES
 from tmatch.runs.autoencoder import AutoencoderRecipe, shapes_autoencoder, shapes_codes_autoencoder
-from tmatch.runs.base import BackboneSettings, HeadSettings, SamplingSettings
+from tmatch.generation.config import SamplingConfig
+from tmatch.runs.base import BackboneSettings, HeadSettings
 from tmatch.runs.finetune import StartSettings
 from tmatch.runs.generator import GeneratorRecipe
 from tmatch.runs.settings import FolderData, ShapesData
@@ -35,9 +36,9 @@ def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[
     return recipe
 
 
-_OWN_STEPS: dict[str, Any] = {"sampling": SamplingSettings(steps=None, guidance=3.0)}
+_OWN_STEPS: dict[str, Any] = {"sampling": SamplingConfig(steps=None, guidance=3.0)}
 _CODES: dict[str, Any] = {**_OWN_STEPS, "autoencoder": "shapes-codes", "patch": (1, 1)}
-_MASKGIT: dict[str, Any] = {**_CODES, "sampling": SamplingSettings(steps=None, order="confidence")}
+_MASKGIT: dict[str, Any] = {**_CODES, "sampling": SamplingConfig(steps=None, order="confidence")}
 _LLAMA: dict[str, Any] = {**_OWN_STEPS, "backbone": BackboneSettings(kind="llama", depth=5)}
 
 
@@ -50,7 +51,7 @@ def folder_dtm() -> GeneratorRecipe[FolderData]:
     """DTM on your own captioned images: set data.folder, and autoencoder to the folder of your autoencoder's run."""
     train = TrainConfig(steps=20_000, batch=64, learning_rate=1e-3, weight_decay=0.01, warmup=500, preview_every=1000)
     return GeneratorRecipe[FolderData](
-        train=train, variant="dtm-mean", data=FolderData(), autoencoder="none", sampling=SamplingSettings(guidance=3.0)
+        train=train, variant="dtm-mean", data=FolderData(), autoencoder="none", sampling=SamplingConfig(guidance=3.0)
     )
 
 
@@ -65,7 +66,7 @@ def _shards(variant: str, about: str) -> Callable[[], ShardRecipe]:
         backbone = BackboneSettings(width=192, depth=6, heads=6)
         return ShardRecipe(
             train=train, variant=variant, backbone=backbone, head=HeadSettings(width=192, depth=3),
-            sampling=SamplingSettings(guidance=3.0),
+            sampling=SamplingConfig(guidance=3.0),
         )  # fmt: skip
 
     recipe.__doc__ = about

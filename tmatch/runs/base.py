@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from tmatch.backbone import DiT, Llama
 from tmatch.data import ShapeImages
 from tmatch.files import write_tensors
-from tmatch.guidance import GUIDANCE_SCHEDULES
-from tmatch.sampling import CodeSampling, SamplingParams, Unmasking
+from tmatch.generation.config import SamplingConfig
 from tmatch.model import Model
 from tmatch.runs.settings import Split
 from tmatch.runs.finetune import StartSettings
 from tmatch.runs.finetune import merge_lora
-from tmatch.solver import Euler, Solver
 from tmatch.tensors import positive_int
 from tmatch.conditioning import Conditioner
 from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
@@ -49,32 +47,6 @@ class HeadSettings(Config):
     samples_per_token: int = Field(default=1, gt=0)  # pairs of (s, noise) a token in training
     patch: tuple[PositiveInt, PositiveInt] | None = None  # backbone tokens drawn jointly
     token_fraction: float = Field(default=1.0, gt=0, le=1)  # of the tokens, those the head learns from at a step
-
-
-class SamplingSettings(Config):
-    """How the model is sampled unless told otherwise; a variant takes what concerns it."""
-
-    steps: int | None = Field(default=16, gt=0)  # transitions; none for the variant's own
-    head_steps: int = Field(default=4, gt=0)  # solver steps of the head in each
-    guidance: float = 2.0  # 1 is none
-    schedule: Literal["constant", "rising", "falling"] = "constant"  # of the guidance, over the time
-    iterations: int | None = Field(default=None, gt=0)  # of masked variants; none for a token each
-    order: Literal["random", "raster", "confidence"] = "random"  # in which masked variants draw tokens
-    confidence_temperature: float = Field(default=1.0, ge=0)  # of the noise on the confidence, for that order
-    temperature: float = Field(default=1.0, ge=0)  # of codes; 0 takes the likeliest
-    top_k: int | None = Field(default=None, gt=0)  # draw from so many of the likeliest codes
-    top_p: float | None = Field(default=None, gt=0, le=1)  # draw from the likeliest codes of this probability
-
-    def arguments(self, solver: Callable[[int], Solver] = Euler) -> dict[str, Any]:
-        """What `TextToImage.generate` takes of it."""
-        unmasking = Unmasking(self.iterations, self.order, self.confidence_temperature)
-        choice = CodeSampling(self.temperature, self.top_k, self.top_p)
-        return {
-            "steps": self.steps,
-            "guidance": self.guidance,
-            "schedule": GUIDANCE_SCHEDULES[self.schedule],
-            "params": SamplingParams(solver(self.head_steps), unmasking=unmasking, choice=choice),
-        }
 
 
 @dataclass(frozen=True)
@@ -121,7 +93,7 @@ class TrainedRecipe(Config, ABC):
     )
     backbone: BackboneSettings = BackboneSettings()
     head: HeadSettings = HeadSettings()
-    sampling: SamplingSettings = SamplingSettings()
+    sampling: SamplingConfig = SamplingConfig()
     start: StartSettings = StartSettings()
     drop: float = Field(default=0.1, ge=0, le=1, description="share of captions left empty, for guidance")
 
@@ -162,7 +134,9 @@ class TrainedRecipe(Config, ABC):
         if iterations is not None and iterations > tokens:
             raise ValueError(f"There are {tokens} tokens an image, and sampling.iterations is {iterations}: lower it.")
         backbone = self._backbone(self.backbone.width if row.embeds else channels, condition_width, row.timed)
-        head = HeadConfig(own.width, own.depth, own.patch, own.samples_per_token, token_fraction=own.token_fraction, codes=codes)
+        head = HeadConfig(
+            own.width, own.depth, own.patch, own.samples_per_token, token_fraction=own.token_fraction, codes=codes
+        )
         return row.build(backbone, channels, head)
 
     def _backbone(self, channels: int, condition_width: int, timed: bool) -> nn.Module:
