@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from tmatch import __version__
 from tmatch.app.parse import did_you_mean
@@ -62,19 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def message(error: Exception) -> str:
-    """An error in one sentence."""
+    """An error in one sentence; an invalid value with its option."""
     if isinstance(error, ValidationError):
-        return "; ".join(map(_invalid, error.errors()))
+        return "; ".join(
+            f"--{option}: {reason}" if option else reason
+            for detail in error.errors()
+            for option in [".".join(map(str, detail["loc"])).replace("_", "-")]
+            for reason in [str(detail.get("ctx", {}).get("error") or f"{detail['msg']}, got {detail['input']!r}.")]
+        )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "There is no space left on the disk; free some, then rerun the same command to resume."
     if isinstance(error, OSError) and error.filename is not None:
         return f"Cannot use {error.filename}: {error.strerror}."
     return str(error)
-
-
-def _invalid(detail: ErrorDetails) -> str:
-    """Which option has an invalid value, and why; our own sentences as they are."""
-    own = detail.get("ctx", {}).get("error")
-    option = ".".join(map(str, detail["loc"])).replace("_", "-")
-    reason = str(own) if own else f"{detail['msg']}, got {detail['input']!r}."
-    return f"--{option}: {reason}" if option else reason
