@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel
 
-Settings = TypeVar("Settings", bound=BaseModel)
+AnySettings = TypeVar("AnySettings", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
@@ -35,7 +35,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def with_file(settings: Settings, path: Path) -> Settings:
+def with_file(settings: AnySettings, path: Path) -> AnySettings:
     """Settings, overridden by a YAML file."""
     if not path.is_file():
         raise ValueError(f"There is no settings file {path}.")

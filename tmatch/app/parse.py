@@ -11,6 +11,9 @@ from typing import Annotated, Any
 
 from tmatch.config import Config
 
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended."""
+
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """The most similar of some words as a question, where one is similar."""
