@@ -54,7 +54,7 @@ def start(recipe_name: str, processes: int, threads: int, steps: int) -> float:
 
 def compare(recipe_name: str, cores: int, repeats: int, steps: int) -> dict[str, float]:
     turns = [{way: start(recipe_name, *how, steps) for way, how in ways(cores).items()} for _ in range(repeats)]
-    batch = RECIPES[recipe_name]().train.batch
+    batch = RECIPES[recipe_name]().train.batch_size
     rates = {way: round(batch / statistics.median(turn[way] for turn in turns), 1) for way in ways(cores)}
     ratios = {
         f"processes_over_{way}": round(statistics.median(turn[way] / turn["processes"] for turn in turns), 2)
