@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tmatch.eval.captions import captions_satisfied
+from tmatch.eval.evaluate import evaluate
 from tmatch.generation import TextToImage
 from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
 from tmatch.runs.base import SamplingSettings
@@ -53,7 +53,8 @@ def chosen(recipe: GeneratorRecipe[Any], pipeline: TextToImage, validation: int)
     """Steps, steps of the head, guidance: one after the other, those with the most captions of validation satisfied."""
 
     def satisfied(settings: SamplingSettings) -> float:
-        return captions_satisfied(pipeline, shapes_split(validation, "validation"), **settings.arguments()).share
+        prompts = shapes_split(validation, "validation").captions
+        return float(evaluate(pipeline, prompts, sampling=settings.arguments())["captions_satisfied"])
 
     own = recipe.sampling.model_copy(update={"guidance": FIRST})
     if own.steps is not None:
@@ -78,7 +79,7 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
     seconds = time.process_time() - started
     pipeline = load_model(str(runs / name))[0]
     own = chosen(recipe, pipeline, validation)
-    tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), **own.arguments())
+    tested = evaluate(pipeline, shapes_split(prompts, "test").captions, sampling=own.arguments())
     return {
         "model": name,
         "variant": recipe.variant,
@@ -90,7 +91,7 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
         "head_steps": own.head_steps,
         "guidance": own.guidance,
         "chosen_from": choices(validation),
-        **tested.record(),
+        **tested,
     }
 
 

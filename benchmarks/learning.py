@@ -21,7 +21,9 @@ from typing import Any
 import torch
 
 import tmatch as tm
-from tmatch.eval.captions import captions_satisfied
+from tmatch.data import ShapeImages
+from tmatch.eval.evaluate import evaluate
+from tmatch.generation import TextToImage
 from tmatch.recipes import load_model
 from tmatch.runs.load import weights_of
 from tmatch.runs.settings import shapes_split
@@ -33,7 +35,7 @@ SHOWN = ("model", "steps", "head_steps", "guidance", "captions_satisfied", "head
 Row = dict[str, Any]
 
 
-def settings_of(pipeline: tm.sample.TextToImage) -> list[tuple[int, int]]:
+def settings_of(pipeline: TextToImage) -> list[tuple[int, int]]:
     return GRID if pipeline.model.kernel.head is not None else [(steps, 1) for steps in STEPS]
 
 
@@ -42,13 +44,18 @@ def digest(model: str) -> str:
     return hashlib.sha256(weights_of(model).read_bytes()).hexdigest()[:12]
 
 
+def measured(pipeline: TextToImage, prompts: ShapeImages, steps: int, guidance: float, head: int) -> dict[str, Any]:
+    sampling = {"steps": steps, "guidance": guidance, "params": tm.SamplingParams(tm.Euler(head))}
+    return evaluate(pipeline, prompts.captions, prompts, ("captions",), sampling)
+
+
 def measure(model: str, steps: int, head: int, prompts: int, validation: int) -> Row:
     """One setting: guidance by the validation split, the figure by the test split."""
-    pipeline, how = load_model(model)[0], tm.SamplingParams(tm.Euler(head))
+    pipeline = load_model(model)[0]
     chosen_by = shapes_split(validation, "validation")
-    shares = {w: captions_satisfied(pipeline, chosen_by, steps=steps, guidance=w, params=how).share for w in GUIDANCE}
+    shares = {w: measured(pipeline, chosen_by, steps, w, head)["captions_satisfied"] for w in GUIDANCE}
     guidance = max(shares, key=lambda w: shares[w])
-    tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), steps=steps, guidance=guidance, params=how)
+    tested = measured(pipeline, shapes_split(prompts, "test"), steps, guidance, head)
     row = {
         "model": Path(model).name,
         "weights": digest(model),
@@ -56,18 +63,16 @@ def measure(model: str, steps: int, head: int, prompts: int, validation: int) ->
         "head_steps": head,
         "guidance": guidance,
     }
-    return {**row, "validation": shares, **tested.record()}
+    return {**row, "validation": shares, **tested}
 
 
 def chosen(rows: list[Row], model: str, prompts: int) -> Row:
     """The setting that did best on the validation split, the cheapest of equals; and how it does on new sentences."""
     own = sorted((row for row in rows if row["model"] == Path(model).name), key=cost)
     best = max(own, key=lambda row: max(row["validation"].values()))
-    unseen = captions_satisfied(
-        load_model(model)[0], shapes_split(prompts, "withheld"),
-        steps=best["steps"], guidance=best["guidance"], params=tm.SamplingParams(tm.Euler(best["head_steps"])),
-    )  # fmt: skip
-    return {**best, "withheld": unseen.record()}
+    withheld = shapes_split(prompts, "withheld")
+    unseen = measured(load_model(model)[0], withheld, best["steps"], best["guidance"], best["head_steps"])
+    return {**best, "withheld": unseen}
 
 
 def cheapest(rows: list[Row], model: str, bar: float) -> Row | None:

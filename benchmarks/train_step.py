@@ -33,7 +33,7 @@ def task_of(recipe: GeneratorRecipe) -> GeneratorTask:
     """The recipe's networks on noise in the place of latents, or of codes, which take no time to make."""
     captions, rng = ShapeImages(1, 4000).captions, tm.RandomStreams(range(4000))
     codec = recipe.codec()
-    x = rng.normal(4, 4, 16) if codec.codes is None else (rng.uniform(4, 4, 1) * codec.codes).floor()
+    x = rng.normal(4, 4, 16) if codec.codebook_size is None else (rng.uniform(4, 4, 1) * codec.codebook_size).floor()
     pipeline = recipe.build(codec, (4, 4, x.shape[-1]), VOCABULARY)
     return GeneratorTask(pipeline.model, pipeline.encoder, Captioned(InMemory(x), captions), drop=recipe.drop)
 
@@ -42,7 +42,7 @@ def bare_step(trainer: Trainer) -> Callable[[], None]:
     """Forward, backward and AdamW, on one batch made here."""
     task, size = trainer.task, trainer.config.batch
     x, captions = task.training_set.data.x[:size], task.training_set.captions[:size]
-    ids, mask = task.encoder.tokenise(captions)
+    ids, mask = task.encoder.tokenize(captions)
 
     def step() -> None:
         task.model.loss(x, tm.RandomStreams.derive(0, 0, size), task.encoder.encode(ids, mask)).mean().backward()

@@ -5,7 +5,11 @@ from typing import Any
 FORMAT = 2
 """Of model.json, record.json and manifest.json; format 1 is without a number."""
 
-_WEIGHTS = (("kernel.law.", "kernel.distribution."), ("kernel.flow.", "kernel.distribution."))
+_WEIGHTS = (
+    ("kernel.law.", "kernel.distribution."),
+    ("kernel.flow.", "kernel.distribution."),
+    ("encoder.places.", "encoder.positions."),
+)
 
 
 def migrate_weight_name(name: str) -> str:

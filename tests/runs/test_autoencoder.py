@@ -45,7 +45,7 @@ def test_the_committed_codes_rebuild_images_never_trained_on() -> None:
     assert recipe.model_copy(update={"held_out": 300}).evaluate(autoencoder)["captions_satisfied"] >= 0.99
     codes = autoencoder.encode(Shapes(HELD_OUT_SEED).scenes(range(200)).render())
     assert codes.shape[1:] == (1, 4, 4)
-    assert 0 <= codes.min() <= codes.max() < autoencoder.codes
+    assert 0 <= codes.min() <= codes.max() < autoencoder.codebook_size
     assert len(codes.unique()) > 300, "they are put to use"
 
 

@@ -182,8 +182,8 @@ def test_a_rehearsal_refuses_what_a_run_would_and_no_more(flow: Path, tmp_path: 
 
 def test_a_card_says_what_a_model_was_before(flow: Path, tmp_path: Path) -> None:
     for out, (words, start) in {
-        "lora": ("Fine-tuned from another model of its author by LoRA of rank 2.", {"lora": 2}),
-        "whole": ("Fine-tuned from another model of its author.", {}),
+        "lora": ("Fine-tuned from another model with LoRA of rank 2.", {"lora": 2}),
+        "whole": ("Fine-tuned from another model.", {}),
     }.items():
         recipe("fm", steps=1, model=str(flow), **start).run(tmp_path / out)
         card = model_card(open_model(str(tmp_path / out)), out)

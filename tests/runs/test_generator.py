@@ -142,13 +142,13 @@ def test_an_unknown_variant_is_refused() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_committed_models_draw_what_they_are_told(name: str) -> None:
-    from tmatch.eval.captions import captions_satisfied
+    from tmatch.eval.evaluate import evaluate
 
     pipeline, recipe = load_model(name)
     prompts = recipe.data.eval_prompts(100)
     assert prompts is not None
-    measured = captions_satisfied(pipeline, prompts, **recipe.sampling.arguments())
-    assert measured.share > 0.7
+    measured = evaluate(pipeline, prompts.captions, sampling=recipe.sampling.arguments())
+    assert measured["captions_satisfied"] > 0.7
 
 
 def test_withheld_sentences_are_new_to_the_model_and_made_of_parts_it_knows() -> None:

@@ -96,7 +96,7 @@ class TextToImage(nn.Module):
         require_prompts(*(prompt for prompt in prompts if not isinstance(prompt, Tensor)), negative)
         if len(seeds) != len(prompts):
             raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
-        scale = ClassifierFreeGuidance(self.encoder([negative or self.encoder.empty]), guidance, schedule=schedule)
+        scale = ClassifierFreeGuidance(self.encoder([negative or self.encoder.null]), guidance, schedule=schedule)
         size, shape = positive_int("The batch size", batch_size), self._shape(height, width)
         parts = (prompts[first : first + size] for first in range(0, len(prompts), size))
         condition = Condition.cat([self.encoder(part) for part in parts])

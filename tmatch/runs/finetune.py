@@ -9,12 +9,13 @@ from typing import Self
 from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
 
+from tmatch.conditioning import Conditioner, WordEncoder
+from tmatch.config import Config
+from tmatch.extras import needs_extra
 from tmatch.files import locked, write_text
 from tmatch.model import Model
 from tmatch.rng import seeded_init
-from tmatch.conditioning import Conditioner, WordEncoder
 from tmatch.train import GeneratorTask, checkpoint
-from tmatch.config import Config
 
 Weights = dict[str, Tensor]
 WORDS = "encoder.words.weight"
@@ -157,10 +158,8 @@ def align_vocabulary(now: Conditioner, vocabulary: Sequence[str], own: Weights, 
 
 def add_lora(backbone: nn.Module, rank: int) -> None:
     """W + B A in the place of every W of the blocks, with B = 0 at first; nothing else of the backbone is trained."""
-    try:
+    with needs_extra("LoRA", "lora"):
         from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise ValueError("LoRA needs peft: pip install 'tmatch[lora]'.") from error
     layers = [
         name for name, module in backbone.named_modules() if isinstance(module, nn.Linear) and name.startswith("blocks")
     ]

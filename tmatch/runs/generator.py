@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from tmatch.codec import Codec
 from tmatch.data import InMemory, ShapeImages
 from tmatch.data.images import grid
-from tmatch.eval.captions import captions_satisfied
+from tmatch.eval.evaluate import evaluate
 from tmatch.files import locked, write_text
 from tmatch.model import Model
 from tmatch.rng import seeded_init
 from tmatch.codec.patch import Patchify
 from tmatch.hub import HubOptions
-from tmatch.hub import digest
+from tmatch.hub import fingerprint
 from tmatch.runs.autoencoder import copy_autoencoder, open_autoencoder, require_same_autoencoder
 from tmatch.runs.base import AssumedData, Shape, InputShapes, TrainedRecipe
 from tmatch.runs.settings import AnyData, Data, Split
@@ -55,7 +55,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         text = self.text
         with seeded_init(self.train.seed):
             encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
-            model = self.network(shape, text.width, codec.codes)
+            model = self.network(shape, text.width, codec.codebook_size)
         return TextToImage(model, encoder, codec, shape, [shape[:2]])
 
     def codec(self, out: Path | None = None) -> Codec:
@@ -69,7 +69,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
     def sizes(self, expected: AssumedData) -> InputShapes:
         codec = self.codec()
         rows, columns, channels = codec.encode(self.data.training().load([0])).shape[1:]
-        return InputShapes((rows, columns, channels), (self.text.longest, self.text.width), codec.codes)
+        return InputShapes((rows, columns, channels), (self.text.longest, self.text.width), codec.codebook_size)
 
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights, and measure them where there is a measure.
@@ -94,12 +94,12 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
                 flush=True,
             )
         processes.barrier()
-        states = codec.encode_all(training, device)
+        states = codec.encode_all(training.batches(), device)
         task = GeneratorTask(
             pipeline.model,
             pipeline.encoder,
             Captioned(InMemory(states, seed=self.train.seed), training.captions),
-            Captioned(InMemory(codec.encode_all(validation, device)), validation.captions),
+            Captioned(InMemory(codec.encode_all(validation.batches(), device)), validation.captions),
             self.drop,
         )
 
@@ -124,8 +124,8 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         result: dict[str, Any] = {"weights": "model.safetensors"}
         prompts = self.eval_prompts(self.held_out)
         if prompts is not None:
-            measured = captions_satisfied(pipeline, prompts, **self.sampling.arguments())
-            result |= {key: value for key, value in measured.record().items() if key != "seconds"}
+            measured = evaluate(pipeline, prompts.captions, prompts, ("captions",), self.sampling.arguments())
+            result |= {key: value for key, value in measured.items() if key != "seconds"}
         write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
         return result
 
@@ -159,10 +159,10 @@ class About(Config):
     def network(self, folder: Path) -> Model:
         """The generator alone, with other weights."""
         with torch.device("cpu"):  # even where the generator is to be built elsewhere
-            codes = self.recipe.codec(folder).codes
+            codes = self.recipe.codec(folder).codebook_size
         return self.recipe.network(self.shape, self.recipe.text.width, codes)
 
 
 def identity(codec: Codec) -> str | None:
     """What the autoencoder is, in a few letters."""
-    return digest(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None
+    return fingerprint(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None

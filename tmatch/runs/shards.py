@@ -25,7 +25,7 @@ from tmatch.data.stream import StreamedStates
 from tmatch.codec.diffusers import load_autoencoder
 from tmatch.conditioning.transformers import load_text_encoder
 from tmatch.hub import HubOptions
-from tmatch.hub import MissingExtra
+from tmatch.extras import MissingExtra
 from tmatch.runs.base import AssumedData, InputShapes, TrainedRecipe
 from tmatch.generation import TextToImage
 from tmatch.conditioning import EmbeddedText, Conditioner
