@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from tmatch.datasets import shapes_split
-from tmatch.eval import evaluate
+from tmatch.eval.evaluate import evaluate
 from tmatch.generation import TextToImage
 from tmatch.generation.config import SamplingConfig
 from tmatch.recipes import RECIPES
@@ -54,7 +54,7 @@ def chosen(recipe: RunConfig, pipeline: TextToImage, validation: int) -> Samplin
     """Steps, steps of the head, guidance: one after the other, those with the most captions of validation satisfied."""
 
     def satisfied(sampling: SamplingConfig) -> float:
-        measured = evaluate(pipeline, shapes_split(validation, "validation"), ("captions",), sampling)
+        measured = evaluate(pipeline, shapes_split(validation, "validation").captions, sampling=sampling)
         return float(measured["captions_satisfied"])
 
     own = recipe.sampling.model_copy(update={"guidance": FIRST})
@@ -80,7 +80,7 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
     seconds = time.process_time() - started
     pipeline = load_model(str(runs / name)).pipeline
     own = chosen(recipe, pipeline, validation)
-    tested = evaluate(pipeline, shapes_split(prompts, "test"), ("captions",), own)
+    tested = evaluate(pipeline, shapes_split(prompts, "test").captions, sampling=own)
     return {
         "model": name,
         "variant": recipe.variant,

@@ -22,7 +22,7 @@ import torch
 
 from tmatch.data import ShapeImages
 from tmatch.datasets import shapes_split
-from tmatch.eval import evaluate
+from tmatch.eval.evaluate import evaluate
 from tmatch.generation import TextToImage
 from tmatch.generation.config import SamplingConfig
 from tmatch.runs import load_model
@@ -46,7 +46,7 @@ def digest(model: str) -> str:
 def satisfied(model: str, prompts: ShapeImages, steps: int, head: int, guidance: float) -> Row:
     """Captions satisfied at one setting."""
     sampling = SamplingConfig(steps=steps, head_steps=head, guidance=guidance)
-    return evaluate(load_model(model).pipeline, prompts, ("captions",), sampling)
+    return evaluate(load_model(model).pipeline, prompts.captions, sampling=sampling)
 
 
 def measure(model: str, steps: int, head: int, prompts: int, validation: int) -> Row:

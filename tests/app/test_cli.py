@@ -275,7 +275,7 @@ def test_generate_draws_one_image_many_or_a_folder_of_them(model: Path, tmp_path
 def test_unknown_words_are_drawn_with_a_warning(model: Path, tmp_path: Path) -> None:
     done = run("generate", "a golden circle and a dragon", "--model", str(model), cwd=tmp_path)
     assert done.returncode == 0
-    assert "never saw 'dragon', 'golden'" in done.stderr
+    assert "does not know 'dragon', 'golden'" in done.stderr
     assert "purple" in done.stderr
     assert (tmp_path / "out.png").exists()
 

@@ -13,7 +13,7 @@ from small import TRAIN, changed, small_run
 
 from tmatch.codec.saved import load_autoencoder_file
 from tmatch.datasets import FolderData, ShapesData, shapes_split
-from tmatch.eval import evaluate
+from tmatch.eval.evaluate import evaluate
 from tmatch.generation.config import SamplingConfig
 from tmatch.runs import MODELS, AutoencoderRun, BackboneConfig, RunConfig, fit, load_model
 from tmatch.runs.export import export
@@ -131,7 +131,7 @@ def test_the_shipped_models_follow_prompts(name: str) -> None:
     model = load_model(name)
     prompts = model.config.run.data.eval_prompts(100)
     assert prompts is not None
-    measured = evaluate(model.pipeline, prompts, ("captions",), model.config.run.sampling)
+    measured = evaluate(model.pipeline, prompts.captions, sampling=model.config.run.sampling)
     assert measured["captions_satisfied"] > 0.7
 
 

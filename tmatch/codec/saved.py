@@ -13,7 +13,7 @@ from tmatch.codec.autoencoder import Autoencoder
 from tmatch.codec.codec import Codec
 from tmatch.codec.codes import CodeAutoencoder
 from tmatch.config import Config
-from tmatch.hub import digest
+from tmatch.hub import fingerprint
 
 WEIGHTS, SETTINGS = "autoencoder.safetensors", "recipe.json"
 
@@ -79,4 +79,4 @@ def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder |
 
 def autoencoder_digest(codec: Codec) -> str | None:
     """A short digest of the autoencoder's weights; None without one."""
-    return digest(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None
+    return fingerprint(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None

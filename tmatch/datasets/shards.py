@@ -28,7 +28,8 @@ from tmatch.datasets.base import (
     OpenContext,
     WordsConfig,
 )
-from tmatch.hub import HubOptions, MissingExtra
+from tmatch.extras import MissingExtra
+from tmatch.hub import HubOptions
 from tmatch.ranks import local_rank_and_world_size, rank_and_world_size
 from tmatch.train import Captioned
 
@@ -60,7 +61,7 @@ class ShardEncoders(Encoders):
         return Codec(patch, autoencoder)
 
     def codebook_size(self, folder: Path) -> int | None:
-        return self.autoencoder.codes
+        return self.autoencoder.codebook_size
 
     def require_same(self, other: Encoders, model: str) -> None:
         same = isinstance(other, ShardEncoders) and not (
@@ -115,7 +116,7 @@ class ShardsData(DataConfig):
             encoders=encoders,
             build_conditioner=lambda: EmbeddedText(training.null()),
             open_codec=lambda: encoders.codec(patch, None).to(device),
-            codebook_size=encoders.autoencoder.codes,
+            codebook_size=encoders.autoencoder.codebook_size,
             previews=shown.captions[:PREVIEWS],
             fingerprint=training.manifest.contents(),
             images=len(training),
@@ -142,7 +143,7 @@ class ShardsData(DataConfig):
             training, validation = self._shard_sets()
             encoders, shape, _ = self._describe(patch, training, validation)
             lengths = (encoders.text.longest, encoders.text.width)
-            return InputShapes(shape, lengths, encoders.autoencoder.codes, f"from the data shards in {training}")
+            return InputShapes(shape, lengths, encoders.autoencoder.codebook_size, f"from the data shards in {training}")
         factor, channels = (assumed.code_factor, 1) if discrete else (assumed.factor, assumed.channels)
         if any(assumed.size % (factor * side) for side in patch.patch):
             raise ValueError(f"Images of {assumed.size} pixels do not divide into tokens: set another --assumed.size.")

@@ -10,7 +10,7 @@ from torch import Tensor
 from tmatch.codec import Patchify
 from tmatch.data.images import grid
 from tmatch.datasets import Dataset, OpenContext
-from tmatch.eval import evaluate
+from tmatch.eval.evaluate import evaluate
 from tmatch.files import write_tensors, write_text
 from tmatch.generation import TextToImage
 from tmatch.rng import seeded_init
@@ -89,7 +89,10 @@ def _finish(run: RunConfig, dataset: Dataset, average: GeneratorTask, out: Path,
     result: dict[str, Any] = {"weights": "model.safetensors", "images": dataset.images}
     prompts = run.data.eval_prompts(run.eval_prompts)
     if prompts is not None:
-        measured = evaluate(_pipeline(dataset, average), prompts, run.data.metrics, run.sampling, progress=progress)
+        pipeline = _pipeline(dataset, average)
+        measured = evaluate(
+            pipeline, prompts.captions, prompts, run.data.metrics, run.sampling, progress=progress
+        )
         result |= {key: value for key, value in measured.items() if key != "seconds"}
     write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
     return result

@@ -79,7 +79,7 @@ class GeneratorTask(Task):
         rng = RandomStreams.derive(self.training_set.seed, step, places)
         dropped = (rng.uniform() < self.drop).tolist()  # on the CPU, so that the host does not wait for a GPU
         rng = rng.to(x.device)
-        given = [self.encoder.empty if drop else text for text, drop in zip(captions, dropped, strict=True)]
+        given = [self.encoder.null if drop else text for text, drop in zip(captions, dropped, strict=True)]
         return self.model.loss(x, rng, self.encoder(given)).mean()
 
     @torch.no_grad()

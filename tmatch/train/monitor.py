@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from tmatch.data.images import save_image
+from tmatch.extras import needs_extra
 from tmatch.files import write_text
 
 MINUTE = 60
@@ -149,8 +150,6 @@ class Silent(Monitor):
 
 
 def _board(folder: Path, step: int) -> Any:  # noqa: ANN401
-    try:
+    with needs_extra("TensorBoard logging", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ValueError("TensorBoard is an extra: pip install 'tmatch[tensorboard]', or leave it off.") from error
     return SummaryWriter(str(folder), purge_step=step + 1)
