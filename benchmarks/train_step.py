@@ -35,7 +35,9 @@ def task_of(recipe: GeneratorRecipe) -> GeneratorTask:
     codec = recipe.codec()
     x = rng.normal(4, 4, 16) if codec.codes is None else (rng.uniform(4, 4, 1) * codec.codes).floor()
     pipeline = recipe.build(codec, (4, 4, x.shape[-1]), VOCABULARY)
-    return GeneratorTask(pipeline.model, pipeline.encoder, Captioned(InMemory(x), captions), drop=recipe.drop)
+    return GeneratorTask(
+        pipeline.model, pipeline.encoder, Captioned(InMemory(x), captions), caption_dropout=recipe.caption_dropout
+    )
 
 
 def bare_step(trainer: Trainer) -> Callable[[], None]:
@@ -79,7 +81,7 @@ def measure(recipe: GeneratorRecipe, repeats: int) -> dict[str, float]:
     return {
         "seconds_a_step": round(total, 4),
         "seconds_of_all_steps": round(total * recipe.train.steps),
-        "images_a_second": round(recipe.train.batch / total, 1),
+        "images_a_second": round(recipe.train.batch_size / total, 1),
         "beyond_the_networks": round(1 - 1 / ratio, 4),
         "gflops_a_step": round(operations / 1e9, 2),
         "gflops_a_second": round(rate / 1e9, 1),
@@ -103,7 +105,9 @@ def main() -> None:
         import train_dit  # needs diffusers
 
         results["dit_against_pixart"] = train_dit.compare(train_dit.Size.of("384x6x77"), repeats=15)
-    text = json.dumps({"threads": args.threads, "batch": RECIPES[args.recipes[0]]().train.batch, **results}, indent=2)
+    text = json.dumps(
+        {"threads": args.threads, "batch": RECIPES[args.recipes[0]]().train.batch_size, **results}, indent=2
+    )
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n")

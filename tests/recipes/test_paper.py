@@ -28,8 +28,8 @@ def test_the_papers_training_and_sampling_are_the_papers(name: str) -> None:
     recipe = PAPER_RECIPES[name]()
     train = recipe.train
     assert train.steps == (100_000 if "dependent" in name else 500_000)
-    assert (train.batch, train.learning_rate, train.cooldown, train.warmup) == (2048, 1e-4, 0.0, 2000)
-    assert (recipe.drop, recipe.sampling.guidance) == (0.15, 6.5)
+    assert (train.batch_size, train.learning_rate, train.cooldown, train.warmup) == (2048, 1e-4, 0.0, 2000)
+    assert (recipe.caption_dropout, recipe.sampling.guidance) == (0.15, 6.5)
     backbone, head = recipe.backbone, recipe.head
     assert (backbone.width, backbone.depth, backbone.heads) == (2048, 34 if "llama" in name else 24, 16)
     assert (head.width, head.depth) == (1024, 6)

@@ -12,7 +12,7 @@ from tmatch.runs.settings import HELD_OUT_SEED, FolderData, ShapesData
 from tmatch.train import TrainConfig
 
 SMALL = AutoencoderRecipe[ShapesData](
-    train=TrainConfig(steps=6, batch=8, checkpoint_every=2), data=ShapesData(images=40), width=8, held_out=6
+    train=TrainConfig(steps=6, batch_size=8, checkpoint_every=2), data=ShapesData(images=40), width=8, held_out=6
 )
 
 

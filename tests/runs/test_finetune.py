@@ -25,10 +25,10 @@ BACKBONE = "model.kernel.backbone."
 
 def recipe(variant: str, steps: int = 4, **start: object) -> GeneratorRecipe[ShapesData]:
     return GeneratorRecipe[ShapesData](
-        train=TrainConfig(steps=steps, batch=4, device="cpu", warmup=0, ema=0.0, checkpoint_every=2, validate_every=0),
+        train=TrainConfig(steps=steps, batch_size=4, device="cpu", warmup=0, ema_decay=0.0, checkpoint_every=2, validate_every=0),
         variant=variant, data=ShapesData(images=20), backbone=BackboneSettings(width=16, depth=1, heads=2),
         head=HeadSettings(width=16, depth=1), text=TextSettings(width=16, heads=2), validation_images=2, held_out=2,
-        sampling=SamplingSettings(steps=2, head_steps=1), start=StartSettings.model_validate(start),
+        sampling=SamplingSettings(steps=2, head_steps=1), init=StartSettings.model_validate(start),
     )  # fmt: skip
 
 
@@ -139,10 +139,10 @@ def test_a_plan_holds_what_training_holds(flow: Path, tmp_path: Path, start: dic
     tuned, shape = recipe("dtm-mean", model=str(flow), **start), about_model(str(flow))[1].shape
     with torch.device("meta"):
         planned = tuned.network(shape, tuned.text.width)
-        tuned.start.preflight(planned)
+        tuned.init.preflight(planned)
     pipeline = tuned.build(tuned.codec(), shape, ("red",))
     task = GeneratorTask(pipeline.model, pipeline.encoder, Captioned(InMemory(torch.zeros(1, *shape)), ["red"]))
-    tuned.start.apply(task, 0, tmp_path, first=True)
+    tuned.init.apply(task, 0, tmp_path, first=True)
     locked = {name: (p.shape, p.requires_grad) for name, p in task.model.named_parameters()}
     assert {name: (p.shape, p.requires_grad) for name, p in planned.named_parameters()} == locked
     assert len({requires for _, requires in locked.values()}) == (2 if start else 1)
@@ -151,10 +151,10 @@ def test_a_plan_holds_what_training_holds(flow: Path, tmp_path: Path, start: dic
 def test_a_frozen_backbone_is_planned_without_its_way_back() -> None:
     """Nor are gradients and moments of it held."""
     given = AssumedData(size=64, text_length=8, text_width=32)
-    dtm = recipe("dtm-mean", model="shapes-fm").start
+    dtm = recipe("dtm-mean", model="shapes-fm").init
     plans = []
     for start in (dtm, dtm.model_copy(update={"freeze": True})):
-        whole = RECIPES["shapes-dtm-mean"]().model_copy(update={"start": start})
+        whole = RECIPES["shapes-dtm-mean"]().model_copy(update={"init": start})
         plans.append(planned(whole, Hardware(gpus=2), given))
     free, frozen = plans
     assert frozen.parameters == free.parameters == free.trained
@@ -175,7 +175,7 @@ def test_a_rehearsal_refuses_what_a_run_would_and_no_more(flow: Path, tmp_path: 
     recipe("fm", model=str(flow), freeze=True).preflight(tmp_path / "run")  # which has words to learn, if some are new
     begun = recipe("dtm", steps=1, model=str(flow), freeze=True)
     begun.run(tmp_path / "begun")
-    begun.model_copy(update={"start": StartSettings(model=str(tmp_path / "gone"), freeze=True)}).preflight(
+    begun.model_copy(update={"init": StartSettings(model=str(tmp_path / "gone"), freeze=True)}).preflight(
         tmp_path / "begun"
     )
 
@@ -193,9 +193,9 @@ def test_a_card_says_what_a_model_was_before(flow: Path, tmp_path: Path) -> None
 
 
 def test_what_does_not_go_together_is_refused(flow: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=r"set start\.model"):
+    with pytest.raises(ValidationError, match=r"set init\.model"):
         recipe("fm", freeze=True)
-    with pytest.raises(ValidationError, match=r"leave out start\.freeze or start\.lora"):
+    with pytest.raises(ValidationError, match=r"leave out init\.freeze or init\.lora"):
         recipe("fm", model=str(flow), freeze=True, lora=2)
     wider = recipe("fm", model=str(flow)).model_copy(update={"backbone": BackboneSettings(width=32, depth=1, heads=2)})
     with pytest.raises(ValueError, match=r"has another backbone \(.* is .*16.* there, and .*32.* here\)") as refused:

@@ -28,7 +28,7 @@ NETWORKS = {
     "text": TextSettings(width=16, heads=2),
     "sampling": SamplingSettings(steps=2, head_steps=2),
 }
-TRAIN = TrainConfig(steps=6, batch=8, checkpoint_every=2, validate_every=3, preview_every=3)
+TRAIN = TrainConfig(steps=6, batch_size=8, checkpoint_every=2, validate_every=3, preview_every=3)
 
 
 def small(variant: str = "dtm-mean") -> GeneratorRecipe[ShapesData]:

@@ -46,7 +46,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(shards: Path, variant: str = "dtm", **train: object) -> ShardRecipe:
     return ShardRecipe(
-        train=TrainConfig.model_validate({"steps": 6, "batch": 4, "device": "cpu", "validate_every": 3, **train}),
+        train=TrainConfig.model_validate({"steps": 6, "batch_size": 4, "device": "cpu", "validate_every": 3, **train}),
         variant=variant,
         shards=shards / "shards",
         validation=shards / "shards",
@@ -128,7 +128,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(shards: Path, tmp_path: 
 def test_workers_and_accumulation_change_no_sample(shards: Path, tmp_path: Path) -> None:
     losses = []
     for name, workers, accumulate in (("plain", 0, 1), ("workers", 2, 1), ("parts", 0, 2)):
-        changed = recipe(shards, accumulate=accumulate).model_copy(update={"workers": workers})
+        changed = recipe(shards, gradient_accumulation_steps=accumulate).model_copy(update={"workers": workers})
         changed.run(tmp_path / name)
         lines = (tmp_path / name / "losses.jsonl").read_text().splitlines()
         losses.append(torch.tensor([json.loads(line)["loss"] for line in lines]))
@@ -170,7 +170,7 @@ def test_stale_encoders_and_tokens_that_do_not_fit_are_refused(shards: Path, tmp
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    "--backbone.width", "16", "--backbone.depth", "1", "--backbone.heads", "2", "--train.batch", "4",
+    "--backbone.width", "16", "--backbone.depth", "1", "--backbone.heads", "2", "--train.batch-size", "4",
     "--train.preview-every", "0",
 ]  # fmt: skip
 
@@ -254,7 +254,7 @@ import sys
 from tmatch.train import GeneratorTask
 from tmatch.app.cli import main
 {fail}
-main(["train", *{run!r}, "--train.steps", "3", "--train.parallel", "shard"])
+main(["train", *{run!r}, "--train.steps", "3", "--train.parallel", "fsdp"])
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | {
         "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0",
@@ -269,7 +269,7 @@ def test_two_processes_train_to_the_end(shards: Path, tmp_path: Path) -> None:
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tmatch"),
-            *(*run, "--train.parallel", "shard", "--out", str(tmp_path / "two")),
+            *(*run, "--train.parallel", "fsdp", "--out", str(tmp_path / "two")),
         ],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True, timeout=300,
     )  # fmt: skip

@@ -45,8 +45,8 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], ShardRecip
 
     def recipe() -> ShardRecipe:
         train = TrainConfig(
-            steps=_STEPS.get(variant, 500_000), batch=2048, learning_rate=1e-4, warmup=2000, ema=0.9999,
-            precision="bfloat16", parallel="shard", checkpoint_every=5000, validate_every=5000,
+            steps=_STEPS.get(variant, 500_000), batch_size=2048, learning_rate=1e-4, warmup=2000, ema_decay=0.9999,
+            precision="bfloat16", parallel="fsdp", checkpoint_every=5000, validate_every=5000,
             preview_every=10_000, seed=1,
         )  # fmt: skip
         backbone = BackboneSettings(width=2048, depth=24, heads=16, checkpointing=True)
@@ -55,7 +55,12 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], ShardRecip
             "patch": (1, 1) if VARIANTS[variant].codes else (2, 2),
         }  # fmt: skip
         return ShardRecipe(
-            train=train, variant=variant, sampling=_PAPER[variant], drop=0.15, workers=4, **{**defaults, **settings}
+            train=train,
+            variant=variant,
+            sampling=_PAPER[variant],
+            caption_dropout=0.15,
+            workers=4,
+            **{**defaults, **settings},
         )
 
     recipe.__doc__ = about
@@ -68,7 +73,7 @@ def _rung(variant: str, size: str) -> Callable[[], ShardRecipe]:
 
     def recipe() -> ShardRecipe:
         train = TrainConfig(
-            steps=400_000, batch=256, learning_rate=1e-4, warmup=2000, ema=0.9999, precision="bfloat16",
+            steps=400_000, batch_size=256, learning_rate=1e-4, warmup=2000, ema_decay=0.9999, precision="bfloat16",
             checkpoint_every=2500, validate_every=2500, preview_every=10_000, seed=1,
         )  # fmt: skip
         return ShardRecipe(

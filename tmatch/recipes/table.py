@@ -18,8 +18,8 @@ Recipe = AutoencoderRecipe[Any] | GeneratorRecipe[Any] | ShardRecipe
 def _shapes_training(steps: int) -> TrainConfig:
     """The same descent for every generator of `shapes`; the number of steps makes their training seconds equal."""
     return TrainConfig(
-        steps=steps, batch=64, learning_rate=2e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=200, cooldown=0.3,
-        ema=0.999, validate_every=1000, preview_every=1000, seed=1,
+        steps=steps, batch_size=64, learning_rate=2e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=200, cooldown=0.3,
+        ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
     )  # fmt: skip
 
 
@@ -48,7 +48,9 @@ def folder_autoencoder() -> AutoencoderRecipe[FolderData]:
 
 def folder_dtm() -> GeneratorRecipe[FolderData]:
     """DTM on your own captioned images: set data.folder, and autoencoder to the folder of your autoencoder's run."""
-    train = TrainConfig(steps=20_000, batch=64, learning_rate=1e-3, weight_decay=0.01, warmup=500, preview_every=1000)
+    train = TrainConfig(
+        steps=20_000, batch_size=64, learning_rate=1e-3, weight_decay=0.01, warmup=500, preview_every=1000
+    )
     return GeneratorRecipe[FolderData](
         train=train, variant="dtm-mean", data=FolderData(), autoencoder="none", sampling=SamplingSettings(guidance=3.0)
     )
@@ -59,8 +61,8 @@ def _shards(variant: str, about: str) -> Callable[[], ShardRecipe]:
 
     def recipe() -> ShardRecipe:
         train = TrainConfig(
-            steps=40_000, batch=64, learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=500, cooldown=0.3,
-            ema=0.999, validate_every=1000, preview_every=1000, seed=1,
+            steps=40_000, batch_size=64, learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=500, cooldown=0.3,
+            ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
         )  # fmt: skip
         backbone = BackboneSettings(width=192, depth=6, heads=6)
         return ShardRecipe(
@@ -82,7 +84,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "shapes-dtm-from-fm": _shapes(
         "dtm-mean", 5_000,
         "DTM out of trained flow matching, whose backbone and mean stay: a head is learnt. The default model.",
-        start=StartSettings(model="shapes-fm", freeze=True),
+        init=StartSettings(model="shapes-fm", freeze=True),
     ),
     "shapes-ar": _shapes("ar", 11_700, "Continuous AR, token by token.", **_OWN_STEPS),
     "shapes-artm-2": _shapes("artm-2", 11_700, "ARTM with two transitions.", **_OWN_STEPS),

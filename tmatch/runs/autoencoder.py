@@ -18,7 +18,8 @@ from tmatch.files import write_tensors, write_text
 from tmatch.rng import seeded_init
 from tmatch.runs.settings import AnyData, Data, ShapesData
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer, checkpoint
-from tmatch.config import Config
+from tmatch.config import FREE, Config
+from tmatch.migrate import migrate_settings
 from tmatch.ranks import rank_and_world_size
 
 WEIGHTS = "autoencoder.safetensors"
@@ -34,7 +35,9 @@ class AutoencoderRecipe(Config, Generic[AnyData]):
     blocks: int = Field(default=1, gt=0, description="residual blocks at each of two resolutions")
     levels: tuple[int, ...] = Field(default=(), description="of a discrete one: their product is the number of codes")
     kl: float = Field(default=1e-4, ge=0, description="weight of the divergence from N(0, I)")
-    held_out: int = Field(default=1000, gt=0, description="images to measure the finished autoencoder on")
+    held_out: int = Field(
+        default=1000, gt=0, description="images to measure the finished autoencoder on", json_schema_extra=FREE
+    )
 
     def build(self) -> Autoencoder | CodeAutoencoder:
         """The network, with weights from the seed."""
@@ -108,13 +111,17 @@ def committed_autoencoder(name: str = "shapes") -> Autoencoder | CodeAutoencoder
 
 def shapes_autoencoder() -> AutoencoderRecipe[ShapesData]:
     """The committed autoencoder of `shapes`: 32x32x3 to 8x8x4, about seven minutes on two CPU cores."""
-    train = TrainConfig(steps=1500, batch=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema=0.995, seed=1)
+    train = TrainConfig(
+        steps=1500, batch_size=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema_decay=0.995, seed=1
+    )
     return AutoencoderRecipe[ShapesData](train=train, data=ShapesData(images=20_000, withhold=False))
 
 
 def shapes_codes_autoencoder() -> AutoencoderRecipe[ShapesData]:
     """The committed discrete autoencoder of `shapes`: 32x32x3 to 4x4 codes of 4096."""
-    train = TrainConfig(steps=4000, batch=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema=0.995, seed=1)
+    train = TrainConfig(
+        steps=4000, batch_size=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema_decay=0.995, seed=1
+    )
     data = ShapesData(images=20_000, withhold=False)
     return AutoencoderRecipe[ShapesData](train=train, data=data, channels=8, levels=(4, 4, 4, 4, 4, 4))
 
@@ -170,7 +177,9 @@ def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder |
         return committed_autoencoder(name)
     require_finished(folder)
     try:
-        recipe = AutoencoderRecipe[Data].model_validate_json((folder / "recipe.json").read_text())
+        recipe = AutoencoderRecipe[Data].model_validate_json(
+            json.dumps(migrate_settings(json.loads((folder / "recipe.json").read_text())))
+        )
         return load_autoencoder(folder / WEIGHTS, recipe)
     except (ValidationError, SafetensorError, RuntimeError) as error:
         raise ValueError(f"The autoencoder in {folder} cannot be read ({str(error).splitlines()[0]}).") from error

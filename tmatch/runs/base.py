@@ -23,7 +23,8 @@ from tmatch.solver import Euler, Solver
 from tmatch.tensors import positive_int
 from tmatch.conditioning import Conditioner
 from tmatch.train import GeneratorTask, Task, TrainConfig, Trainer, checkpoint
-from tmatch.config import Config
+from tmatch.config import FREE, Config
+from tmatch.train.distributed import Distributed
 from tmatch.ranks import rank_and_world_size
 from tmatch.variants import HeadConfig, variant
 
@@ -38,7 +39,7 @@ class BackboneSettings(Config):
     width: int = Field(default=128, gt=0)
     depth: int = Field(default=4, gt=0)
     heads: int = Field(default=4, gt=0)
-    checkpointing: bool = False  # compute blocks twice, to save memory
+    checkpointing: bool = Field(default=False, description="recompute blocks, to save memory", json_schema_extra=FREE)
 
 
 class HeadSettings(Config):
@@ -121,9 +122,9 @@ class TrainedRecipe(Config, ABC):
     )
     backbone: BackboneSettings = BackboneSettings()
     head: HeadSettings = HeadSettings()
-    sampling: SamplingSettings = SamplingSettings()
-    start: StartSettings = StartSettings()
-    drop: float = Field(default=0.1, ge=0, le=1, description="share of captions left empty, for guidance")
+    sampling: SamplingSettings = Field(default=SamplingSettings(), json_schema_extra=FREE)
+    init: StartSettings = StartSettings()
+    caption_dropout: float = Field(default=0.1, ge=0, le=1, description="share of captions left empty, for guidance")
 
     @field_validator("variant")
     @classmethod
@@ -162,7 +163,9 @@ class TrainedRecipe(Config, ABC):
         if iterations is not None and iterations > tokens:
             raise ValueError(f"There are {tokens} tokens an image, and sampling.iterations is {iterations}: lower it.")
         backbone = self._backbone(self.backbone.width if row.embeds else channels, condition_width, row.timed)
-        head = HeadConfig(own.width, own.depth, own.patch, own.samples_per_token, token_fraction=own.token_fraction, codes=codes)
+        head = HeadConfig(
+            own.width, own.depth, own.patch, own.samples_per_token, token_fraction=own.token_fraction, codes=codes
+        )
         return row.build(backbone, channels, head)
 
     def _backbone(self, channels: int, condition_width: int, timed: bool) -> nn.Module:
@@ -183,7 +186,7 @@ class TrainedRecipe(Config, ABC):
             return
         sizes = self.sizes(AssumedData())
         with torch.device("meta"):
-            self.start.require_fit(self.network(sizes.shape, sizes.text[1], sizes.codes))
+            self.init.require_fit(self.network(sizes.shape, sizes.text[1], sizes.codes))
 
     def fit(
         self,
@@ -194,6 +197,7 @@ class TrainedRecipe(Config, ABC):
         finish: Callable[[GeneratorTask], dict[str, Any]],
         contents: str,
         progress: bool,
+        distributed: Distributed | None = None,
     ) -> dict[str, Any] | None:
         """Train a task, or go on; the answer is that of `finish`, or None where the run was interrupted.
 
@@ -205,9 +209,11 @@ class TrainedRecipe(Config, ABC):
             assert isinstance(task, GeneratorTask)
             return draw(task.model, task.encoder)
 
-        self.start.apply(task, self.train.seed, out, rank_and_world_size()[0] == 0)
-        trainer = Trainer(task, self.train, out, about=self, preview=preview, contents=contents)
-        first = trainer.processes.rank == 0
+        self.init.apply(task, self.train.seed, out, rank_and_world_size()[0] == 0)
+        trainer = Trainer(
+            task, self.train, out, about=self, preview=preview, contents=contents, distributed=distributed
+        )
+        first = trainer.distributed.rank == 0
         trainer.resume()
         if first:
             begin()
@@ -216,11 +222,11 @@ class TrainedRecipe(Config, ABC):
                 (out / name).unlink(missing_ok=True)
         if not trainer.run(progress=progress):
             return None
-        average = trainer.processes.gather(trainer.ema)
+        average = trainer.distributed.gather(trainer.ema)
         if average is not None:
             write_tensors(out / "model.safetensors", merge_lora(average.state_dict()))
-            trainer.processes.to_device(average)
-        trainer.processes.drain()  # the others end here, while the first measures
+            trainer.distributed.to_device(average)
+        trainer.distributed.drain()  # the others end here, while the first measures
         if average is None:
             return {}
         assert isinstance(average, GeneratorTask)

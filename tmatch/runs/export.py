@@ -58,13 +58,13 @@ def _own_card(folder: Path, name: str) -> str | None:
 def _impersonal(opened: LoadedModel) -> About | AboutShards:
     """What a model is, without the places of a machine that data and encoders were at."""
     about = opened.about
-    start = about.recipe.start.model_copy(update={"model": None, "freeze": False, "lora": 0})
+    start = about.recipe.init.model_copy(update={"model": None, "freeze": False, "lora": 0})
     if not isinstance(about, AboutShards):
         own, named = about.recipe, about.recipe.autoencoder in (*COMMITTED, "none")
         data = own.data.model_copy(update={"folder": Path("images")} if isinstance(own.data, FolderData) else {})
-        general = {"start": start, "data": data, "autoencoder": own.autoencoder if named else AUTOENCODER}
+        general = {"init": start, "data": data, "autoencoder": own.autoencoder if named else AUTOENCODER}
         return about.model_copy(update={"recipe": own.model_copy(update=general)})
-    changes = {"start": start, "shards": (Path("shards"),), "validation": None}
+    changes = {"init": start, "shards": (Path("shards"),), "validation": None}
     encoders = {"autoencoder": about.autoencoder, "text": about.text}
     for part, (name, encoder) in zip((AUTOENCODER, TEXT), encoders.items(), strict=True):
         if _is_local(encoder, opened.folder / part):
@@ -114,8 +114,8 @@ def _card(opened: LoadedModel, title: str) -> Iterator[str]:
     yield f'pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hub'
     yield from ('pipe("what to draw").images[0].save("drawn.png")', "```", "")
     train, how = recipe.train, recipe.sampling
-    yield from _fine_tuned(opened.about.recipe.start)
-    yield f"Trained for up to {train.steps:,} steps of {train.batch:,} images at a learning rate of "
+    yield from _fine_tuned(opened.about.recipe.init)
+    yield f"Trained for up to {train.steps:,} steps of {train.batch_size:,} images at a learning rate of "
     yield f"{train.learning_rate:g}; averaged weights. Sampled by default with {how.steps or 'its own number of'} "
     yield f"steps{_head_steps(opened)}, and guidance {how.guidance:g}."
     if isinstance(about, AboutShards):

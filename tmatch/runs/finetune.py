@@ -30,9 +30,9 @@ class StartSettings(Config):
     @model_validator(mode="after")
     def _has_a_model(self) -> Self:
         if self.model is None and (self.freeze or self.lora):
-            raise ValueError("Only what is trained is worth keeping: set start.model.")
+            raise ValueError("Only what is trained is worth keeping: set init.model.")
         if self.freeze and self.lora:
-            raise ValueError("A backbone is left as it is, or changed by LoRA: leave out start.freeze or start.lora.")
+            raise ValueError("A backbone is left as it is, or changed by LoRA: leave out init.freeze or init.lora.")
         return self
 
     def apply(self, task: GeneratorTask, seed: int, out: Path, first: bool) -> None:
@@ -55,7 +55,7 @@ class StartSettings(Config):
                 print(f"tmatch: {said} {self.model}{'' if whole else ', the rest is new'}", file=sys.stderr)
         self._freeze(task, taken, task.model.kernel.backbone, seed)
         if not any(parameter.requires_grad for parameter in task.parameters()):
-            raise ValueError(f"{self.model} fits whole, and with start.freeze nothing is left to train; leave it out.")
+            raise ValueError(f"{self.model} fits whole, and with init.freeze nothing is left to train; leave it out.")
 
     def preflight(self, model: Model) -> None:
         """Hold what training would, of a model that is only planned: by names and shapes, for no weight is read."""
@@ -165,7 +165,7 @@ def add_lora(backbone: nn.Module, rank: int) -> None:
         name for name, module in backbone.named_modules() if isinstance(module, nn.Linear) and name.startswith("blocks")
     ]
     if not layers:
-        raise ValueError(f"{type(backbone).__name__} has no blocks for LoRA to change; leave out start.lora.")
+        raise ValueError(f"{type(backbone).__name__} has no blocks for LoRA to change; leave out init.lora.")
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=layers), backbone)
 
 

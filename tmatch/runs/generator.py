@@ -27,7 +27,8 @@ from tmatch.runs.settings import AnyData, Data, Split
 from tmatch.generation import TextToImage
 from tmatch.conditioning import Conditioner, WordEncoder
 from tmatch.train import Captioned, GeneratorTask, checkpoint
-from tmatch.config import Config
+from tmatch.config import FREE, Config
+from tmatch.train.launch import init_distributed
 
 
 class TextSettings(Config):
@@ -36,7 +37,7 @@ class TextSettings(Config):
     width: int = Field(default=128, gt=0)
     depth: int = Field(default=1, ge=0)
     heads: int = Field(default=4, gt=0)
-    longest: int = Field(default=16, gt=0)  # words read of a caption
+    max_length: int = Field(default=16, gt=0)  # words read of a caption
 
 
 class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
@@ -47,14 +48,18 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         default="shapes", description="the package's own, 'none' for pixels, or the folder of an autoencoder's run"
     )
     text: TextSettings = TextSettings()
-    validation_images: int = Field(default=256, gt=0, description="images of the validation loss")
-    held_out: int = Field(default=1000, gt=0, description="prompts to measure the finished model on")
+    validation_images: int = Field(
+        default=256, gt=0, description="images of the validation loss", json_schema_extra=FREE
+    )
+    held_out: int = Field(
+        default=1000, gt=0, description="prompts to measure the finished model on", json_schema_extra=FREE
+    )
 
     def build(self, codec: Codec, shape: Shape, vocabulary: tuple[str, ...]) -> TextToImage:
         """The networks, with weights from the seed; `shape` is that of a state."""
         text = self.text
         with seeded_init(self.train.seed):
-            encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.longest)
+            encoder = WordEncoder(vocabulary, text.width, text.depth, text.heads, text.max_length)
             model = self.network(shape, text.width, codec.codes)
         return TextToImage(model, encoder, codec, shape, [shape[:2]])
 
@@ -69,7 +74,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
     def sizes(self, expected: AssumedData) -> InputShapes:
         codec = self.codec()
         rows, columns, channels = codec.encode(self.data.training().load([0])).shape[1:]
-        return InputShapes((rows, columns, channels), (self.text.longest, self.text.width), codec.codes)
+        return InputShapes((rows, columns, channels), (self.text.max_length, self.text.width), codec.codes)
 
     def run(self, out: Path, progress: bool = False) -> dict[str, Any] | None:
         """Train, or go on training; then write the averaged weights, and measure them where there is a measure.
@@ -80,11 +85,11 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
         require_same_autoencoder(self.autoencoder, out)
         training = self.data.training()
         validation = self.data.validation(self.validation_images)
-        processes, device = self.train.processes(), self.train.resolve_device()
+        distributed, device = init_distributed(self.train), self.train.resolve_device()
         codec = self.codec(None if checkpoint.latest(out) is None else out).to(device)
         rows, columns, channels = codec.encode(training.load([0]).to(device)).shape[1:]
         pipeline = self.build(codec, (rows, columns, channels), self.data.vocabulary(training.captions))
-        if processes.rank == 0:
+        if distributed.rank == 0:
             with locked(out):
                 copy_autoencoder(self.autoencoder, out)
             how = "as they are" if codec.autoencoder is None else f"by the autoencoder {self.autoencoder}"
@@ -93,14 +98,14 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
                 file=sys.stderr,
                 flush=True,
             )
-        processes.barrier()
+        distributed.barrier()
         states = codec.encode_all(training, device)
         task = GeneratorTask(
             pipeline.model,
             pipeline.encoder,
             Captioned(InMemory(states, seed=self.train.seed), training.captions),
             Captioned(InMemory(codec.encode_all(validation, device)), validation.captions),
-            self.drop,
+            self.caption_dropout,
         )
 
         def drawing(model: Model, encoder: Conditioner) -> TextToImage:
@@ -114,6 +119,7 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
             lambda average: self._measure(drawing(average.model, average.encoder), out),
             hashlib.sha256("\n".join([*training.captions, identity(codec) or ""]).encode()).hexdigest(),
             progress,
+            distributed,
         )
 
     def _draw(self, pipeline: TextToImage, prompts: Sequence[str]) -> Tensor:

@@ -30,7 +30,8 @@ from tmatch.runs.base import AssumedData, InputShapes, TrainedRecipe
 from tmatch.generation import TextToImage
 from tmatch.conditioning import EmbeddedText, Conditioner
 from tmatch.train import Captioned, GeneratorTask, checkpoint
-from tmatch.config import Config
+from tmatch.config import FREE, Config
+from tmatch.train.launch import init_distributed
 from tmatch.ranks import rank_and_world_size, local_rank_and_world_size
 from tmatch.variants import variant
 
@@ -45,12 +46,19 @@ class ShardRecipe(TrainedRecipe):
     """Everything about a run on shards; no other key is taken. Encoders are those of the shards, and not trained."""
 
     shards: tuple[Path, ...] = Field(
-        default=(Path("shards"),), min_length=1, description="folders that `tmatch prepare` made; one, or several"
+        default=(Path("shards"),),
+        min_length=1,
+        description="folders that `tmatch prepare` made; one, or several",
+        json_schema_extra=FREE,
     )
-    validation: Path | None = Field(default=None, description="another, of images that are not trained on")
-    validation_images: int = Field(default=256, gt=0, description="images of the validation loss")
+    validation: Path | None = Field(
+        default=None, description="another, of images that are not trained on", json_schema_extra=FREE
+    )
+    validation_images: int = Field(
+        default=256, gt=0, description="images of the validation loss", json_schema_extra=FREE
+    )
     window: int = Field(default=8, gt=0, description="shards that are mixed with each other")
-    workers: int = Field(default=0, ge=0, description="processes that read ahead")
+    workers: int = Field(default=0, ge=0, description="processes that read ahead", json_schema_extra=FREE)
 
     @field_validator("shards", mode="before")
     @classmethod
@@ -65,7 +73,7 @@ class ShardRecipe(TrainedRecipe):
         The answer is None where the run was interrupted; the same call goes on.
         """
         checkpoint.require_free(out)
-        processes = self.train.processes()
+        distributed = init_distributed(self.train)
         training, validation = self._data()
         about = self.about(training, validation)
         device, encoder = self.train.resolve_device(), EmbeddedText(training.null())
@@ -90,7 +98,7 @@ class ShardRecipe(TrainedRecipe):
         if self.train.preview_every and rank_and_world_size()[0] == 0:
             with _adding("Images on the way need it; --train.preview-every 0 trains without."):
                 preview.codec  # noqa: B018, so that one that cannot be had is missed now, not after many steps
-        processes.barrier()  # for the first, which may have had to fetch it
+        distributed.barrier()  # for the first, which may have had to fetch it
 
         def finish(_: GeneratorTask) -> dict[str, Any]:
             result = {"weights": "model.safetensors", "samples": len(training)}
@@ -98,9 +106,9 @@ class ShardRecipe(TrainedRecipe):
             return result
 
         return self.fit(
-            GeneratorTask(model, encoder, states, held_out, self.drop), out, preview,
+            GeneratorTask(model, encoder, states, held_out, self.caption_dropout), out, preview,
             lambda: write_text(out / "model.json", about.model_dump_json(indent=2) + "\n"), finish,
-            training.manifest.contents(), progress,
+            training.manifest.contents(), progress, distributed,
         )  # fmt: skip
 
     def _data(self) -> tuple[ShardSet, ShardSet | None]:
@@ -131,17 +139,17 @@ class ShardRecipe(TrainedRecipe):
 
     def _require_same_encoders(self, about: "AboutShards", out: Path) -> None:
         """Refuse to start from a model that reads other latents or other texts."""
-        if self.start.model is None or checkpoint.latest(out) is not None:
+        if self.init.model is None or checkpoint.latest(out) is not None:
             return
         from tmatch.runs.load import about_model  # which knows every recipe, this one among them
 
-        _, other = about_model(self.start.model)
+        _, other = about_model(self.init.model)
         same = isinstance(other, AboutShards) and not (
             other.autoencoder.differs(about.autoencoder) or other.text.differs(about.text)
         )
         if not same:
             raise ValueError(
-                f"{self.start.model} was trained with other encoders than those of {self.shards[0]}: prepare images "
+                f"{self.init.model} was trained with other encoders than those of {self.shards[0]}: prepare images "
                 "with its own, or train anew."
             )
 
