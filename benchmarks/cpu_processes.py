@@ -38,9 +38,9 @@ def train(recipe_name: str, steps: int) -> None:
         for _ in range(3):
             trainer.update()
         took = statistics.median(seconds(trainer.update) for _ in range(steps))
-        if trainer.processes.rank == 0:
+        if trainer.distributed.rank == 0:
             print(f"took {took}", flush=True)
-        trainer.processes.drain()
+        trainer.distributed.drain()
 
 
 def start(recipe_name: str, processes: int, threads: int, steps: int) -> float:

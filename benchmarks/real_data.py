@@ -122,9 +122,7 @@ def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float)
     for source, (names, _) in known.items():
         chosen = torch.linspace(0, len(names) - 1, min(NAMES, len(names))).long()
         prompts = [names[k] for k in chosen.tolist()]
-        distances = torch.cdist(
-            _small(pipeline.generate(prompts, range(len(prompts)), sampling).images), rendered
-        )
+        distances = torch.cdist(_small(pipeline.generate(prompts, range(len(prompts)), sampling).images), rendered)
         places = 1 + (distances < distances.gather(1, first + chosen[:, None])).sum(1)
         result[source] = {
             "share": round((places == 1).float().mean().item(), 3),

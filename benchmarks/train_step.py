@@ -10,11 +10,11 @@ With `--pixart` also the step of a DiT against PixArt's, of `benchmarks/train_di
 
 import argparse
 import json
-from math import prod
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 import torch
@@ -22,13 +22,13 @@ from flops import flops
 from torch import nn
 
 import tmatch as tm
-from tmatch.data import InMemory, ShapeImages
 from tmatch.codec.saved import SHIPPED
+from tmatch.conditioning import CONDITIONERS
+from tmatch.data import InMemory, ShapeImages
 from tmatch.datasets import ImageData
 from tmatch.recipes import RECIPES
-from tmatch.conditioning import CONDITIONERS
-from tmatch.runs import RunConfig
 from tmatch.rng import seeded_init
+from tmatch.runs import RunConfig
 from tmatch.train import Captioned, GeneratorTask, Trainer
 
 SIDE = 1024  # of the matrices
@@ -112,7 +112,9 @@ def main() -> None:
         import train_dit  # needs diffusers
 
         results["dit_against_pixart"] = train_dit.compare(train_dit.Size.of("384x6x77"), repeats=15)
-    text = json.dumps({"threads": args.threads, "batch": RECIPES[args.recipes[0]]().train.batch_size, **results}, indent=2)
+    text = json.dumps(
+        {"threads": args.threads, "batch": RECIPES[args.recipes[0]]().train.batch_size, **results}, indent=2
+    )
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n")

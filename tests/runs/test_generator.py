@@ -61,7 +61,9 @@ def test_an_exported_model_is_the_same_in_half_the_bytes(finished: Path, tmp_pat
 
 def test_own_images_with_an_own_autoencoder(tmp_path: Path) -> None:
     data = FolderData(folder=folder_of(tmp_path / "images", 45), size=16)
-    assert set(fit(AutoencoderRun(train=TRAIN, data=data, width=8), tmp_path / "autoencoder") or {}) == {"squared_error"}
+    assert set(fit(AutoencoderRun(train=TRAIN, data=data, width=8), tmp_path / "autoencoder") or {}) == {
+        "squared_error"
+    }
     run = small_run("dtm", data=data, autoencoder=str(tmp_path / "autoencoder"))
     assert fit(run, tmp_path / "run") is not None
     (tmp_path / "autoencoder" / "autoencoder.safetensors").unlink()  # the run keeps a copy

@@ -24,7 +24,9 @@ class AutoencoderConfig(Config):
     channels: int = Field(default=4, gt=0, description="channels of a latent")
     width: int = Field(default=48, gt=0, multiple_of=8, description="width of the convolutions")
     blocks: int = Field(default=1, gt=0, description="residual blocks at each of the two resolutions")
-    levels: tuple[int, ...] = Field(default=(), description="levels of a discrete autoencoder; their product is the codebook size")
+    levels: tuple[int, ...] = Field(
+        default=(), description="levels of a discrete autoencoder; their product is the codebook size"
+    )
 
     def build(self) -> Autoencoder | CodeAutoencoder:
         """The network, with weights from the current generator."""

@@ -14,6 +14,7 @@ from tmatch.codec import Codec, Patchify
 from tmatch.codec.diffusers import load_autoencoder
 from tmatch.conditioning import Conditioner, EmbeddedText
 from tmatch.conditioning.transformers import load_text_encoder
+from tmatch.config import FREE
 from tmatch.data import InMemory
 from tmatch.data.manifest import AutoencoderIdentity, Identity, TextIdentity
 from tmatch.data.shards import MANIFEST, ShardSet
@@ -80,15 +81,13 @@ class ShardsData(DataConfig):
     kind: Literal["shards"] = "shards"
     folders: tuple[Path, ...] = Field(
         default=(Path("shards"),), min_length=1, description="folders that `tmatch prepare` wrote",
-        json_schema_extra={"resume": "free"},
+        json_schema_extra=FREE,
     )  # fmt: skip
     validation: Path | None = Field(
-        default=None, description="another such folder, for validation", json_schema_extra={"resume": "free"}
+        default=None, description="another such folder, for validation", json_schema_extra=FREE
     )
     window: int = Field(default=8, gt=0, description="number of shards to shuffle among each other")
-    workers: int = Field(
-        default=0, ge=0, description="processes that read ahead", json_schema_extra={"resume": "free"}
-    )
+    workers: int = Field(default=0, ge=0, description="processes that read ahead", json_schema_extra=FREE)
 
     @field_validator("folders", mode="before")
     @classmethod
@@ -143,7 +142,9 @@ class ShardsData(DataConfig):
             training, validation = self._shard_sets()
             encoders, shape, _ = self._describe(patch, training, validation)
             lengths = (encoders.text.longest, encoders.text.width)
-            return InputShapes(shape, lengths, encoders.autoencoder.codebook_size, f"from the data shards in {training}")
+            return InputShapes(
+                shape, lengths, encoders.autoencoder.codebook_size, f"from the data shards in {training}"
+            )
         factor, channels = (assumed.code_factor, 1) if discrete else (assumed.factor, assumed.channels)
         if any(assumed.size % (factor * side) for side in patch.patch):
             raise ValueError(f"Images of {assumed.size} pixels do not divide into tokens: set another --assumed.size.")
