@@ -335,7 +335,7 @@ def test_a_sign_of_life_is_given_about_once_a_second(tmp_path: Path, monkeypatch
     records, time_cache = Records(tmp_path), iter(x / 10 for x in range(1000, 1000 + 80))
     monkeypatch.setattr("tmatch.prepare.records.time.monotonic", lambda: next(time_cache))
     for _ in range(60):
-        records.alive()
+        records.heartbeat()
     assert 2 <= len(told) <= 8
 
 

@@ -52,7 +52,7 @@ def test_a_process_that_is_gone_is_not_waited_for(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = str(folder_of(tmp_path / "images", rows(9)))
-    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 0)
+    monkeypatch.setattr("tmatch.prepare.run.TIMEOUT", 0)
     with pytest.raises(ValueError, match="1 of 3 chunks are not there"):
         preparation(source, tmp_path / "shards", encoders).run(rank=0, world=2)
     assert preparation(source, tmp_path / "shards", encoders).run() is not None

@@ -197,7 +197,7 @@ def test_chunks_of_other_settings_are_made_again(tmp_path: Path, encoders: Encod
 def test_a_chunk_that_another_process_makes_again_meanwhile_is_not_waited_for(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
+    monkeypatch.setattr("tmatch.prepare.run.TIMEOUT", 2)
     source = folder_of(tmp_path / "images", rows(9))
     good = (source / "005.png").read_bytes()
     (source / "005.png").unlink()
@@ -219,7 +219,7 @@ def test_a_chunk_that_another_process_makes_again_meanwhile_is_not_waited_for(
 def test_a_process_that_is_slow_is_waited_for_and_one_that_has_stopped_is_not(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
+    monkeypatch.setattr("tmatch.prepare.run.TIMEOUT", 2)
     source = str(folder_of(tmp_path / "images", rows(30)))
     other = preparation(source, tmp_path / "out", encoders, "centre", chunk=15)
     encode = other._latents

@@ -1,12 +1,12 @@
 """Images to states and back: an autoencoder, where there is one, and patches."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tmatch.codec.patch import Patchify
-from tmatch.data.captioned import CaptionedImages
 from tmatch.tensors import State
 
 
@@ -58,6 +58,6 @@ class Codec(nn.Module):
         image = self.patch.decode(x)
         return ((image + 1) / 2).clamp(0, 1) if self.autoencoder is None else self.autoencoder.decode(image)
 
-    def encode_all(self, images: CaptionedImages, device: torch.device) -> State:
-        """The states of a whole data set, on the device of the codec."""
-        return torch.cat([self.encode(batch.to(device)) for batch in images.batches()])
+    def encode_all(self, batches: Iterable[Tensor], device: torch.device) -> State:
+        """The states of all images of some batches, on the device of the codec."""
+        return torch.cat([self.encode(images.to(device)) for images in batches])

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tmatch.codec.patch import Patchify
+from tmatch.data.batches import BatchSource
 from tmatch.data.memory import permutation
 from tmatch.data.shards import ShardSet
 from tmatch.tensors import State
-from tmatch.train import BatchSource
 
 BLOCK = 4096  # steps whose sizes are found at once
 Place = tuple[int, int]

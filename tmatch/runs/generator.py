@@ -94,12 +94,12 @@ class GeneratorRecipe(TrainedRecipe, Generic[AnyData]):
                 flush=True,
             )
         processes.barrier()
-        states = codec.encode_all(training, device)
+        states = codec.encode_all(training.batches(), device)
         task = GeneratorTask(
             pipeline.model,
             pipeline.encoder,
             Captioned(InMemory(states, seed=self.train.seed), training.captions),
-            Captioned(InMemory(codec.encode_all(validation, device)), validation.captions),
+            Captioned(InMemory(codec.encode_all(validation.batches(), device)), validation.captions),
             self.drop,
         )
 

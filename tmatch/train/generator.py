@@ -1,18 +1,14 @@
 """A generator as a training task: states and captions, with captions dropped for guidance."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tmatch.conditioning import Conditioner
-from tmatch.data import InMemory
+from tmatch.data.batches import BatchSource, Captioned
 from tmatch.model import Model
 from tmatch.rng import RandomStreams
-from tmatch.tensors import State
 from tmatch.train.trainer import Task
 
 MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -20,36 +16,6 @@ MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 AT_ONCE = 32
 """Samples that validation measures together, so that it takes no more memory than training."""
-
-
-class BatchSource(ABC):
-    """Captioned states, in batches that depend on (seed, step) alone, of which any part may be asked for."""
-
-    seed: int
-
-    @abstractmethod
-    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Any]]:
-        """One of `parts` equal parts of a step's batch of `size`: states, and captions as the text encoder reads."""
-
-
-@dataclass(frozen=True)
-class Captioned(BatchSource):
-    """States and their captions, in pairs, all in memory."""
-
-    data: InMemory
-    captions: Sequence[Any]
-
-    def __post_init__(self) -> None:
-        if len(self.captions) != len(self.data):
-            raise ValueError(f"There are {len(self.captions)} captions for {len(self.data)} states; they go in pairs.")
-
-    @property
-    def seed(self) -> int:  # type: ignore[override]
-        return self.data.seed
-
-    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Any]]:
-        chosen = self.data.indices(step, size).tensor_split(parts)[part]
-        return self.data.x[chosen], [self.captions[k] for k in chosen.tolist()]
 
 
 class GeneratorTask(Task):
