@@ -151,7 +151,7 @@ def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int
     out, started = args.runs / f"{name}-shards", time.perf_counter()
     tmatch(
         "prepare", source, "--autoencoder", args.autoencoder, "--text", args.text, "--size", str(args.size),
-        "--longest", "32", "--out", out,
+        "--max-length", "32", "--out", out,
     )  # fmt: skip
     manifest = ShardSet(out).manifest
     seconds = round(time.perf_counter() - started)

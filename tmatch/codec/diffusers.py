@@ -38,7 +38,7 @@ class PretrainedAutoencoder(nn.Module):
         """What latents depend on."""
         return {
             "name": self.name, "precision": self.precision, "digest": digest(self.network), "channels": self.channels,
-            "factor": self.factor, "scale": self.scale, "shift": self.shift, "codes": self.codes,
+            "factor": self.factor, "scale": self.scale, "shift": self.shift, "codebook_size": self.codes,
         }  # fmt: skip
 
     @property

@@ -43,7 +43,7 @@ class PretrainedText(Conditioner):
         besides = repr(sorted(self.tokenizer.get_vocab().items())) + _rules(self.tokenizer)
         return {
             "name": self.name, "precision": self.precision, "digest": digest(self.network, besides),
-            "width": self.width, "longest": self.longest,
+            "width": self.width, "max_length": self.longest,
         }  # fmt: skip
 
     def lengths(self, captions: Sequence[str]) -> list[int]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tmatch.hub import HubOptions, download
 from tmatch.runs.generator import About, GeneratorRecipe
 from tmatch.runs.settings import Data
-from tmatch.migrate import migrate_settings, migrate_weight_name
+from tmatch.migrate import migrate_encoders, migrate_settings, migrate_weight_name
 from tmatch.runs.shards import AboutShards, ShardRecipe
 from tmatch.runs.finetune import merge_lora
 from tmatch.generation import TextToImage
@@ -87,7 +87,7 @@ def _about(text: bytes) -> About | AboutShards:
     try:
         found = json.loads(text)
         shards = "text" in found
-        text = json.dumps({**found, "recipe": migrate_settings(found["recipe"])}).encode()
+        text = json.dumps({**migrate_encoders(found), "recipe": migrate_settings(found["recipe"])}).encode()
     except (ValueError, TypeError, KeyError, AttributeError):  # it is not JSON, or no object: the validation says so
         pass
     return (AboutShards if shards else About).model_validate_json(text)

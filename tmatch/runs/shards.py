@@ -72,7 +72,7 @@ class ShardRecipe(TrainedRecipe):
         held_out = None if validation is None else self._held_out(validation, self.validation_images, device)
         shown = held_out or self._held_out(training, PREVIEWS, device)
         with seeded_init(self.train.seed):
-            model = self.network(about.shape, encoder.width, about.autoencoder.codes)
+            model = self.network(about.shape, encoder.width, about.autoencoder.codebook_size)
         states = StreamedStates(
             self.shards,
             Patchify(self.patch),
@@ -119,7 +119,7 @@ class ShardRecipe(TrainedRecipe):
         if all((folder / MANIFEST).is_file() for folder in self.shards):
             shards = ShardSet(*self.shards)
             about, origin = self.about(shards, None), f"the shards in {shards}"
-            return InputShapes(about.shape, (about.text.longest, about.text.width), about.autoencoder.codes, origin)
+            return InputShapes(about.shape, (about.text.max_length, about.text.width), about.autoencoder.codebook_size, origin)
         codes = variant(self.variant).codes
         factor, channels = (expected.code_factor, 1) if codes else (expected.factor, expected.channels)
         if any(expected.size % (factor * side) for side in self.patch):
@@ -200,7 +200,7 @@ class AboutShards(Config):
     def pipeline(self, folder: Path, hub: HubOptions = HubOptions()) -> TextToImage:
         """The networks of a run, with other weights."""
         with _looking_for(folder, TEXT, self.text.name) as name:
-            encoder = load_text_encoder(name, self.text.longest, self.text.precision, hub)
+            encoder = load_text_encoder(name, self.text.max_length, self.text.precision, hub)
         _require_same(self.text, TextIdentity(**encoder.identity()))
         with seeded_init(self.recipe.train.seed):
             model = self.network(folder)
@@ -208,7 +208,7 @@ class AboutShards(Config):
 
     def network(self, folder: Path) -> Model:
         """The generator alone, with other weights."""
-        return self.recipe.network(self.shape, self.text.width, self.autoencoder.codes)
+        return self.recipe.network(self.shape, self.text.width, self.autoencoder.codebook_size)
 
 
 @contextmanager
