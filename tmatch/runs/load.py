@@ -100,8 +100,8 @@ def _folder(name: str) -> Path:
     close = get_close_matches(name, MODELS, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     raise ValueError(
-        f"There is no model '{name}'{hint}; give the folder of a run, {HUB}owner/name for a model on the hub, or one of "
-        f"{', '.join(MODELS)}."
+        f"There is no model '{name}'{hint}; give the folder of a run, {HUB}owner/name for a model on the hub, or one "
+        f"of {', '.join(MODELS)}."
     )
 
 
