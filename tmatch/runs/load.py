@@ -97,10 +97,8 @@ def _folder(name: str) -> Path:
         return folder
     if folder.exists():
         raise ValueError(f"{folder} is not a trained model, since it has no model.json; give the folder of a run.")
-    raise ValueError(
-        f"There is no model '{name}'{did_you_mean(name, MODELS)}; give the folder of a run, {HUB}owner/name for a model on the hub, or one "
-        f"of {', '.join(MODELS)}."
-    )
+    choices = f"the folder of a run, {HUB}owner/name for a model on the hub, or one of {', '.join(MODELS)}"
+    raise ValueError(f"There is no model '{name}'{did_you_mean(name, MODELS)}; give {choices}.")
 
 
 def _weights_in(folder: Path) -> Path:
