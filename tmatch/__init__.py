@@ -22,11 +22,10 @@ from tmatch.kernel import (
     MaskedCodes,
     MaskedTokens,
     MeanKernel,
-    NoSpread,
     ParallelFlow,
     ResidualFlow,
     TruncatedGaussianRatio,
-    UnitDataSpread,
+    unit_data_std,
 )
 from tmatch.model import FullHistoryMatching, Model, TransitionMatching
 from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
@@ -41,7 +40,7 @@ from tmatch.process import (
     VariancePreserving,
 )
 from tmatch.rng import RandomStreams
-from tmatch.sampler import RestartSampler, Sampler
+from tmatch.sampler import SAMPLERS, DDIMSampler, RestartSampler, Sampler, build_sampler
 from tmatch.sampling import CodeSampling, SamplingParams, Snapshot, Unmasking
 from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
 from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
@@ -52,6 +51,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MLP",
     "RK4",
+    "SAMPLERS",
     "VARIANTS",
     "Adaptive",
     "Autoregressive",
@@ -64,6 +64,7 @@ __all__ = [
     "Continuous",
     "Cosine",
     "CosineRatio",
+    "DDIMSampler",
     "DiT",
     "Difference",
     "DiffusionProcess",
@@ -95,7 +96,6 @@ __all__ = [
     "Model",
     "NextState",
     "NoGuidance",
-    "NoSpread",
     "NoiseState",
     "ParallelFlow",
     "Parametrization",
@@ -114,11 +114,12 @@ __all__ = [
     "TransitionMatching",
     "TruncatedGaussianRatio",
     "Uniform",
-    "UnitDataSpread",
     "Unmasking",
     "VariancePreserving",
     "Variant",
     "build",
+    "build_sampler",
     "generate",
+    "unit_data_std",
     "variant",
 ]

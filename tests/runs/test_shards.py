@@ -52,8 +52,8 @@ def recipe(shards: Path, variant: str = "dtm", **train: object) -> ShardRecipe:
         validation=shards / "shards",
         backbone=BackboneSettings(width=16, depth=1, heads=2),
         head=HeadSettings(width=16, depth=1),
-        sampling=SamplingSettings(steps=None if VARIANTS[variant].codes else 2, head_steps=1),
-        patch=(1, 1) if VARIANTS[variant].codes else (2, 2),
+        sampling=SamplingSettings(steps=None if VARIANTS[variant].discrete else 2, head_steps=1),
+        patch=(1, 1) if VARIANTS[variant].discrete else (2, 2),
     )
 
 

@@ -18,7 +18,6 @@ _IN_TURN = (
 )  # fmt: skip
 _PAPER: dict[str, SamplingSettings] = {
     "fm": SamplingSettings(steps=256, guidance=6.5),
-    "fm-restart": SamplingSettings(steps=None, guidance=6.5),
     "dtm": _REPORTED,
     "dtm-mean": _REPORTED,
     **dict.fromkeys(_IN_TURN, _OWN_STEPS),
@@ -52,7 +51,7 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], ShardRecip
         backbone = BackboneSettings(width=2048, depth=24, heads=16, checkpointing=True)
         defaults: dict[str, Any] = {
             "backbone": backbone, "head": HeadSettings(width=1024, depth=6, samples_per_token=_DRAWS.get(variant, 1)),
-            "patch": (1, 1) if VARIANTS[variant].codes else (2, 2),
+            "patch": (1, 1) if VARIANTS[variant].discrete else (2, 2),
         }  # fmt: skip
         return ShardRecipe(
             train=train, variant=variant, sampling=_PAPER[variant], drop=0.15, workers=4, **{**defaults, **settings}

@@ -73,7 +73,7 @@ class SamplingSettings(Config):
             "steps": self.steps,
             "guidance": self.guidance,
             "schedule": GUIDANCE_SCHEDULES[self.schedule],
-            "params": SamplingParams(solver(self.head_steps), unmasking=unmasking, choice=choice),
+            "params": SamplingParams(solver(self.head_steps), unmasking=unmasking, codes=choice),
         }
 
 
@@ -134,7 +134,7 @@ class TrainedRecipe(Config, ABC):
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
         row = variant(self.variant)
-        if row.codes and self.patch != (1, 1):
+        if row.discrete and self.patch != (1, 1):
             raise ValueError(f"'{self.variant}' draws codes, each a token by itself: set patch to (1, 1).")
         if self.backbone.kind == "llama" and row.timed:
             raise ValueError(f"'{self.variant}' needs a backbone that reads the time: set backbone.kind to dit.")
@@ -155,15 +155,14 @@ class TrainedRecipe(Config, ABC):
     def network(self, shape: Shape, condition_width: int, codes: int | None = None) -> Model:
         """The model of states of a shape, with weights from the generator as it stands."""
         row, channels, own = variant(self.variant), shape[-1], self.head
-        if row.codes != (codes is not None):
-            kind = "codes: give a discrete autoencoder" if row.codes else "latents: give a continuous autoencoder"
+        if row.discrete != (codes is not None):
+            kind = "codes: give a discrete autoencoder" if row.discrete else "latents: give a continuous autoencoder"
             raise ValueError(f"'{self.variant}' draws {kind}, or data prepared with one.")
         iterations, tokens = self.sampling.iterations, shape[0] * shape[1]
         if iterations is not None and iterations > tokens:
             raise ValueError(f"There are {tokens} tokens an image, and sampling.iterations is {iterations}: lower it.")
         backbone = self._backbone(self.backbone.width if row.embeds else channels, condition_width, row.timed)
-        head = HeadConfig(own.width, own.depth, own.patch, own.samples_per_token, token_fraction=own.token_fraction, codes=codes)
-        return row.build(backbone, channels, head)
+        return row.build(backbone, channels, HeadConfig(**own.model_dump()), codes)
 
     def _backbone(self, channels: int, condition_width: int, timed: bool) -> nn.Module:
         own = self.backbone

@@ -120,7 +120,7 @@ class ShardRecipe(TrainedRecipe):
             shards = ShardSet(*self.shards)
             about, origin = self.about(shards, None), f"the shards in {shards}"
             return InputShapes(about.shape, (about.text.longest, about.text.width), about.autoencoder.codes, origin)
-        codes = variant(self.variant).codes
+        codes = variant(self.variant).discrete
         factor, channels = (expected.code_factor, 1) if codes else (expected.factor, expected.channels)
         if any(expected.size % (factor * side) for side in self.patch):
             raise ValueError(f"Images of {expected.size} do not divide into tokens: give another --expected.size.")
