@@ -28,7 +28,7 @@ def task(name: str = "dtm", awake: bool = False) -> GeneratorTask:
     torch.manual_seed(0)
     x = tm.RandomStreams(range(50)).normal(2, 3, 4)  # tokens enough for captions to take in projections
     backbone = tm.DiT(4, 16, 1, 2, condition_width=16)
-    model = tm.build(name, backbone, 4, tm.HeadConfig(16, 1))
+    model = tm.build(name, backbone, 4, tm.HeadConfig(width=16, depth=1))
     encoder = WordEncoder(["zero", "one"], width=16, heads=2)
     for p in model.parameters() if awake else ():  # at first every prediction is zero
         p.data.add_(0.1 * torch.randn(p.shape))
