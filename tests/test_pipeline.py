@@ -188,7 +188,7 @@ def test_what_a_full_disk_cut_is_exported_by_the_same_command(
         disk.setattr("tmatch.files.save_file", full)
         with pytest.raises(SystemExit, match="2"):
             main(command)
-    assert f"{tmp_path / 'mine'} could not be written" in capsys.readouterr().err
+    assert f"Cannot write {tmp_path / 'mine'}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "nothing half-written stays"
     (tmp_path / "mine").mkdir()
     main(command)

@@ -49,7 +49,7 @@ def test_a_dry_run_refuses_a_folder_that_the_run_would_refuse(
     (tmp_path / "metadata.jsonl").touch()
     with pytest.raises(SystemExit, match="2"):
         main(command)
-    assert "no run that could go on" in capsys.readouterr().err
+    assert "no checkpoint to resume from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_run_does_not_go_on_with_other_shards(shards: Path, tmp_path: Path) ->
     changed = json.loads(manifest.read_text())
     changed["samples"] -= changed["shards"].pop(0)["samples"]
     manifest.write_text(json.dumps(changed))
-    with pytest.raises(ValueError, match="a run on another data set"):
+    with pytest.raises(ValueError, match="a run on other data"):
         recipe(tmp_path, steps=2).run(tmp_path / "run")
 
 
