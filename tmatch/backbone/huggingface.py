@@ -84,12 +84,8 @@ class HuggingFaceBackbone(nn.Module):
 
     def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> HuggingFaceCache:
         """A cache for decoding `length` tokens after the text, which it has read."""
-        try:
+        with needs_extra("A Hugging Face backbone", "huggingface"):
             from transformers import DynamicCache
-        except ImportError as error:
-            raise ImportError(
-                "A Hugging Face backbone needs transformers: pip install 'tmatch[huggingface]'."
-            ) from error
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
         valid = self._valid(text, batch, length)
