@@ -164,7 +164,7 @@ def test_stale_encoders_and_tokens_that_do_not_fit_are_refused(shards: Path, tmp
         load_model(str(tmp_path / "run"))
     with pytest.raises(ValueError, match="do not fill: set patch"):
         recipe(shards).model_copy(update={"patch": (4, 4)}).run(tmp_path / "patch")
-    with pytest.raises(ValueError, match="holds no finished shards"):
+    with pytest.raises(ValueError, match="no complete set of shards"):
         recipe(tmp_path).run(tmp_path / "none")
 
 
@@ -190,7 +190,7 @@ def test_several_folders_are_trained_on_together(shards: Path, tmp_path: Path) -
     assert reloaded.shards == folders
     other = str(save_kl_autoencoder(tmp_path / "kl", seed=1))
     main(["prepare", str(shards / "images"), "--autoencoder", other, *again, "--out", str(tmp_path / "c")])
-    with pytest.raises(ValueError, match=r"another autoencoder, with other weights.* than those of"):
+    with pytest.raises(ValueError, match=r"another autoencoder, with other weights.* than those in"):
         ShardSet(folders[0], tmp_path / "c")
     with pytest.raises(ValueError, match="each folder of shards is given once"):
         ShardSet(folders[0], shards / "text" / ".." / "shards")

@@ -18,7 +18,7 @@ class FolderImages(CaptionedImages):
     def __init__(
         self, folder: Path, size: int, *, held_out: bool = False, fold: int = 20, limit: int | None = None
     ) -> None:
-        rows = _rows(folder)
+        rows = _checked_rows(folder)
         if len(rows) < 2:
             raise ValueError(f"{folder} has {len(rows)} images; at least two are needed, since one is held out.")
         every = min(fold, len(rows))
@@ -31,7 +31,7 @@ class FolderImages(CaptionedImages):
         return torch.stack([load_image(self.files[k], self.size) for k in indices])
 
 
-def _rows(folder: Path) -> list[tuple[Path, str]]:
+def _checked_rows(folder: Path) -> list[tuple[Path, str]]:
     """The file and the caption of every image; an error counts unusable rows and shows the first."""
     source, rows, bad = open_folder(folder), [], []
     for index in range(len(source)):
