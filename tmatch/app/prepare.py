@@ -1,7 +1,6 @@
 """`tmatch prepare`."""
 
 import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,8 +130,6 @@ def _require_paths(source: str, out: Path) -> None:
         raise ValueError(f"{out} is the source folder; choose another folder for the shards.")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder for the shards.")
-    if source.encode(errors="replace") != os.fsencode(source):
-        raise ValueError(f"The name of the source {source!r} is not UTF-8; rename it.")
 
 
 def _absolute(name: str) -> str:
