@@ -192,7 +192,7 @@ def test_several_folders_are_trained_on_together(shards: Path, tmp_path: Path) -
     main(["prepare", str(shards / "images"), "--autoencoder", other, *again, "--out", str(tmp_path / "c")])
     with pytest.raises(ValueError, match=r"another autoencoder, with other weights.* than those in"):
         ShardSet(folders[0], tmp_path / "c")
-    with pytest.raises(ValueError, match="each folder of shards is given once"):
+    with pytest.raises(ValueError, match="The same folder of shards is given twice"):
         ShardSet(folders[0], shards / "text" / ".." / "shards")
 
 
