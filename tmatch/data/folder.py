@@ -9,7 +9,7 @@ from torch import Tensor
 from tmatch.data.captioned import CaptionedImages
 from tmatch.data.images import load_image
 from tmatch.data.sources.files import FileSource, open_folder
-from tmatch.data.sources.source import Unusable
+from tmatch.data.sources.source import Unusable, row_digest
 
 
 class FolderImages(CaptionedImages):
@@ -29,6 +29,10 @@ class FolderImages(CaptionedImages):
 
     def load(self, indices: Sequence[int]) -> Tensor:
         return torch.stack([load_image(self.files[k], self.size) for k in indices])
+
+    def fingerprint(self) -> str:
+        stats = ((file, file.stat()) for file in self.files)
+        return row_digest([self.size, *((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats)])
 
 
 def _checked_rows(folder: Path) -> list[tuple[Path, str]]:
