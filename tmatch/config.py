@@ -1,9 +1,55 @@
-"""The base class of all settings."""
+"""Base class of all settings, and names of table rows."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_jsonable_python
+
+FREE: dict[str, Any] = {"resume": "free"}
+"""Marks a field that may change when a run is resumed: `Field(..., json_schema_extra=FREE)`."""
 
 
 class Config(BaseModel):
     """Typed, frozen settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def free_keys(config: Config) -> set[str]:
+    """Return the dotted names of the fields that may change when a run is resumed, nested ones included."""
+    free: set[str] = set()
+    for name, field in type(config).model_fields.items():
+        value, extra = getattr(config, name), field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("resume") == "free":
+            free.add(name)
+        elif isinstance(value, Config):
+            free |= {f"{name}.{key}" for key in free_keys(value)}
+    return free
+
+
+def default_settings(config: Config) -> dict[str, Any]:
+    """Return the default of every field that has one, as JSON values, with nested configs of the given types."""
+    defaults: dict[str, Any] = {}
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            defaults[name] = default_settings(value)
+        elif not field.is_required():
+            defaults[name] = to_jsonable_python(field.get_default(call_default_factory=True))
+    return defaults
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return the most similar of some words as a question in parentheses, or nothing."""
+    close = get_close_matches(word.lower(), list(words), n=1, cutoff=0.4)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def known_name(what: str, name: str, table: Iterable[str]) -> str:
+    """Return a name that is in a table; an unknown one is an error that suggests the closest."""
+    names = list(table)
+    if name not in names:
+        raise ValueError(f"There is no {what} '{name}'{did_you_mean(name, names)}; choose from {', '.join(names)}.")
+    return name

@@ -32,7 +32,7 @@ def test_a_run_resumes_and_keeps_its_configuration(started: Path) -> None:
     succeed(*TRAIN, str(started), "--train.steps", "6")
     steps = [json.loads(line)["step"] for line in (started / "losses.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 5, 6]
-    assert json.loads((started / "model.json").read_text())["recipe"]["backbone"]["width"] == 16
+    assert json.loads((started / "model.json").read_text())["run"]["backbone"]["width"] == 16
 
 
 def test_damaged_checkpoints_and_other_settings_are_rejected(started: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_run_starts_beside_its_log_and_a_truncated_first_checkpoint(tmp_path: 
 
 def test_a_file_overrides_the_recipe_and_options_override_the_file(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text(
-        "train: {steps: 2, batch: 4, learning_rate: 2e-4}\nwidth: 8\ndata:\n  images: 30\nheld_out: 2\n"
+        "train: {steps: 2, batch_size: 4, learning_rate: 2e-4}\nwidth: 8\ndata:\n  images: 30\nheld_out: 2\n"
     )
     succeed("train", "--config", "my.yaml", "shapes-autoencoder", "--data.images=20", "--out", "run", cwd=tmp_path)
     settings = json.loads((tmp_path / "run" / "recipe.json").read_text())
@@ -137,7 +137,7 @@ def test_invalid_files_are_rejected(text: str, words: str, tmp_path: Path) -> No
 
 def test_the_settings_of_a_run_serve_as_a_file(model: Path, tmp_path: Path) -> None:
     succeed("train", "shapes-dtm", "--out", "x", "--config", str(model / "model.json"), "--train.steps=1", cwd=tmp_path)
-    one, other = (json.loads((folder / "model.json").read_text())["recipe"] for folder in (model, tmp_path / "x"))
+    one, other = (json.loads((folder / "model.json").read_text())["run"] for folder in (model, tmp_path / "x"))
     assert other == {**one, "train": {**one["train"], "steps": 1}}
 
 
@@ -157,14 +157,14 @@ def test_a_dry_run_rejects_what_the_run_would_reject(tmp_path: Path, monkeypatch
     command = ["train", "shapes-fm", "--out", str(tmp_path / "run"), "--dry-run"]
     checkpoint.save(tmp_path / "run", 3, {}, {"settings": RECIPES["shapes-fm"]().model_dump(mode="json")})
     succeed(*command)
-    for other in ("train.batch", "train.steps"):
+    for other in ("train.batch_size", "train.steps"):
         assert_rejected(run(*command, f"--{other}", "2"), other)
     (tmp_path / "run" / "step-00000003").rename(tmp_path / "elsewhere")
     (tmp_path / "run" / "metadata.jsonl").touch()
     assert_rejected(run(*command), "metadata.jsonl")
     monkeypatch.setenv("WORLD_SIZE", "3")
     command[3] = str(tmp_path / "new")
-    assert_rejected(run(*command, "--train.batch", "8"), "multiple of 3")
+    assert_rejected(run(*command, "--train.batch-size", "8"), "multiple of 3")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_plan_needs_neither_data_nor_memory() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["dtm-s", "--gpus", "3"], "--train.batch"),
+        (["dtm-s", "--gpus", "3"], "--train.batch-size"),
         (["dtm-s", "--gpus", "0"], "number of GPUs"),
         (["dtm-s", "--device", "abacus"], "'abacus'"),
         (["dtm-s", "--utilisation.training", "2"], "utilisation"),

@@ -11,7 +11,7 @@ USED = Activations(kept=1000, peak=1200, copies=300)
 
 def model() -> tm.Model:
     with torch.device("meta"):
-        return tm.build("dtm", tm.DiT(16, 64, 6, 4, 8), 16, tm.HeadConfig(32, 2))
+        return tm.build("dtm", tm.DiT(16, 64, 6, 4, 8), 16, tm.HeadConfig(width=32, depth=2))
 
 
 def numbers() -> int:
@@ -56,7 +56,7 @@ def test_gradients_that_are_accumulated_are_kept_whole() -> None:
 def test_the_root_and_two_units_are_gathered_as_in_training() -> None:
     """Six blocks of one size, and a head that is smaller than any."""
     kernel = model().kernel
-    assert kernel.units() == [*kernel.backbone.blocks, kernel.head]
+    assert kernel.fsdp_modules() == [*kernel.backbone.blocks, kernel.head]
     block, head = (sum(p.numel() for p in part.parameters()) for part in (kernel.backbone.blocks[0], kernel.head))
     assert head < block
     assert gathered(model(), "bfloat16") == 4 * (numbers() - 4 * block - head)

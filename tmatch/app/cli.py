@@ -10,7 +10,8 @@ from importlib import import_module
 from pydantic import ValidationError
 
 from tmatch import __version__
-from tmatch.app.parse import INTERRUPTED, did_you_mean
+from tmatch.app.parse import INTERRUPTED
+from tmatch.config import did_you_mean
 
 COMMANDS = {
     "generate": "generate images from prompts",

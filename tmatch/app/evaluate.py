@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -18,9 +18,9 @@ from tmatch.app.sampling_options import (
     SamplingOptions,
     sampling_config,
 )
-from tmatch.eval.captions import Satisfied, captions_satisfied, interval
-from tmatch.runs.load import load_model
-from tmatch.runs.settings import Split
+from tmatch.datasets.base import Split
+from tmatch.eval.evaluate import evaluate
+from tmatch.runs import load_model
 from tmatch.tensors import positive_int
 
 
@@ -32,48 +32,47 @@ def main(arguments: Sequence[str]) -> None:
 def _evaluate(
     *,
     model: str = DEFAULT_MODEL,
+    metrics: tuple[str, ...] = (),
     prompts: int = 1000,
     split: Split = "test",
     sampling: SamplingOptions = SAMPLING_OPTIONS,
     compute: FlatComputeOptions = ComputeOptions(),
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> None:
-    """Measure how many captions of `shapes` a model satisfies, with the exact checker.
+    """Generate images for the evaluation prompts of a model's data set and compute metrics on them.
 
     Args:
         model: a model of `tmatch models`, or the folder of a run.
-        prompts: number of captions; neither they nor the noise were used in training.
-        split: test captions, validation captions to tune settings on, or sentences withheld from training.
+        metrics: names of metrics; by default those of the data set the model was trained on.
+        prompts: number of prompts; neither they nor the noise were used in training.
+        split: test prompts, validation prompts to tune settings on, or sentences withheld from training.
         sampling: how to sample; None uses the model's own setting.
         compute: where and how the networks run.
         json_output: print JSON instead of a table.
     """
     positive_int("The number of prompts", prompts)
-    pipeline, recipe = load_model(model)
-    images = recipe.eval_prompts(prompts, split)
+    loaded = load_model(model)
+    pipeline, data = loaded.pipeline, loaded.config.run.data
+    images = data.eval_prompts(prompts, split)
     if images is None:
-        raise ValueError(f"{model} was not trained on `shapes`, and the checker reads only images of `shapes`.")
-    config = sampling_config(sampling, pipeline, recipe.sampling)
-    measured = captions_satisfied(
-        compute.prepare(pipeline), images, **config.arguments(), progress=sys.stderr.isatty(),
-        precision=compute.precision,
+        raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no evaluation prompts.")
+    config = sampling_config(sampling, pipeline, loaded.config.run.sampling)
+    result = evaluate(
+        compute.prepare(pipeline), images.captions, images, metrics or data.metrics, config,
+        progress=sys.stderr.isatty(), precision=compute.precision,
     )  # fmt: skip
     if json_output:
         settings = {**config.model_dump(exclude_none=True), "precision": compute.precision}
-        print(json.dumps({"model": model, "split": split, **settings, **measured.record()}, indent=2))
+        print(json.dumps({"model": model, "split": split, **settings, **result}, indent=2))
     else:
-        _print(measured)
+        _print(result)
 
 
-def _print(measured: Satisfied) -> None:
-    table = Table("skill", "satisfied", "95% interval")
-    for skill, share in measured.skills.items():
-        count = measured.skill.count(skill)
-        low, high = interval(round(share * count), count)
-        table.add_row(skill, f"{share:.3f}", f"{low:.3f} - {high:.3f}")
-    table.add_section()
-    total = f"all, {len(measured.verdicts)} prompts"
-    table.add_row(total, f"{measured.share:.3f}", "{:.3f} - {:.3f}".format(*measured.interval))
+def _print(result: dict[str, Any]) -> None:
+    table = Table("measure", "value")
+    for name, value in result.items():
+        nested = value.items() if isinstance(value, dict) else [("", value)]
+        for part, number in nested:
+            text = " - ".join(f"{x:.3f}" for x in number) if isinstance(number, list) else str(number)
+            table.add_row(f"{name} {part}".strip().replace("_", " "), text)
     Console().print(table)
-    calls = measured.evaluations
-    print(f"{calls.backbone} backbone and {calls.head} head evaluations per image, {measured.seconds:.1f} s in total")

@@ -7,9 +7,9 @@ from typing import Annotated
 import tyro
 
 from tmatch.app.parse import call
-from tmatch.hub import PRECISIONS, AlreadyPublic, Precision, upload
+from tmatch.hub import ENCODER_DTYPES, AlreadyPublic, EncoderDtype, upload
+from tmatch.runs import load_model
 from tmatch.runs.export import export
-from tmatch.runs.load import open_model
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> None:
 def _export(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     out: Path,
-    dtype: Precision = "float16",
+    dtype: EncoderDtype = "float16",
     push: str | None = None,
     private: bool = False,
 ) -> None:
@@ -33,7 +33,7 @@ def _export(
         push: also upload it to the Hub as owner/name.
         private: make the Hub repository private.
     """
-    export(open_model(model), out, PRECISIONS[dtype])
+    export(load_model(model), out, ENCODER_DTYPES[dtype])
     print(f"wrote {out}; use it with: tmatch generate 'a prompt' --model {out}")
     if push is None:
         return

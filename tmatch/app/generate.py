@@ -24,9 +24,9 @@ from tmatch.data.shapes import SIZE
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.files import write_text
 from tmatch.generation import GeneratedImages
-from tmatch.generation.frames import spread
+from tmatch.generation.frames import evenly_spaced
 from tmatch.generation.text_to_image import require_prompts
-from tmatch.runs.load import load_model
+from tmatch.runs import load_model
 from tmatch.tensors import positive_int
 
 FRAMES = 13
@@ -76,16 +76,17 @@ def _generate(
     each = [text for text in texts for _ in range(positive_int("The number of images per prompt", images))]
     require_prompts(*each, negative)
     _require_writable(out)
-    pipeline, recipe = load_model(model)
-    config = sampling_config(sampling, pipeline, recipe.sampling)
+    loaded = load_model(model)
+    pipeline, run = loaded.pipeline, loaded.config.run
+    config = sampling_config(sampling, pipeline, run.sampling)
     for warning in pipeline.prompt_warnings([*each, negative], height, width):
         print(f"tmatch: {warning}", file=sys.stderr)
     seeds = range(seed, seed + len(each))
     result = compute.prepare(pipeline).generate(
-        each, seeds, **config.arguments(), negative=negative, height=height, width=width,
+        each, seeds, config, negative=negative, height=height, width=width,
         batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path, precision=compute.precision,
     )  # fmt: skip
-    _report(each, seeds, result, recipe.eval_prompts(1) is not None)
+    _report(each, seeds, result, run.data.eval_prompts(1) is not None)
     _write(out, texts, each, seeds, result)
 
 
@@ -166,7 +167,7 @@ def _write_path(out: Path, result: GeneratedImages) -> None:
     """A strip with one row of up to FRAMES frames per image, and an animation of all frames."""
     name = out.with_suffix("") if out.suffix.lower() == ".png" else out / out.name
     scale = max(1, 128 // result.images.shape[-1])
-    frames = [result.path[k] for k in spread(len(result.path), FRAMES)]
+    frames = [result.path[k] for k in evenly_spaced(len(result.path), FRAMES)]
     strip, animation = (name.with_name(f"{name.name}-path{ending}") for ending in (".png", ".gif"))
     save_image(grid(torch.stack(frames, dim=1).flatten(0, 1), columns=len(frames), gap=1), strip, scale)
     save_animation([grid(frame, gap=1) for frame in result.path], animation, scale)

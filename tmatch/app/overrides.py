@@ -2,12 +2,13 @@
 
 import json
 import re
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel
+
+from tmatch.config import did_you_mean, known_name
 
 AnySettings = TypeVar("AnySettings", bound=BaseModel)
 
@@ -45,15 +46,30 @@ def with_file(settings: AnySettings, path: Path) -> AnySettings:
         raise ValueError(f"{path} {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from error
-    if isinstance(changes, dict) and {"recipe", "shape"} <= changes.keys():
-        changes = changes["recipe"]  # the model.json of a run
+    if isinstance(changes, dict) and {"run", "shape"} <= changes.keys():
+        changes = changes["run"]  # the model.json of a run
     if not isinstance(changes, dict):
         raise ValueError(f"{path} has no settings; write them as 'key: value', nested as in model.json.")
+    data = changes.get("data")
+    if isinstance(data, dict) and "kind" in data:
+        settings = with_data(settings, str(data["kind"]))
     try:
         text = json.dumps(_merged(settings.model_dump(mode="json"), changes, str(path)))
     except TypeError as error:  # a date, for one
         raise ValueError(f"{path} has a value of an unsupported type ({error}).") from error
     return type(settings).model_validate_json(text)
+
+
+def with_data(settings: AnySettings, kind: str) -> AnySettings:
+    """Settings with another data set, at its defaults."""
+    from tmatch.datasets import DATASETS, ShardsData
+
+    known_name("data set", kind, DATASETS)
+    own = settings.model_dump(mode="json")
+    if own["data"]["kind"] == kind:
+        return settings
+    encoders = {"autoencoder": None, "text": None} if DATASETS[kind] is ShardsData else {}
+    return type(settings).model_validate_json(json.dumps({**own, "data": {"kind": kind}, **encoders}))
 
 
 def as_file(settings: BaseModel) -> str:
@@ -66,8 +82,7 @@ def _merged(settings: dict[str, Any], changes: dict[str, Any], where: str, prefi
     result = dict(settings)
     for key, value in changes.items():
         if key not in settings:
-            meant = get_close_matches(str(key), settings, n=1, cutoff=0.4)
-            hint = f" (did you mean '{prefix}{meant[0]}'?)" if meant else f"; the keys are {', '.join(settings)}"
+            hint = did_you_mean(str(key), settings) or f"; the keys are {', '.join(settings)}"
             raise ValueError(f"{where} sets '{prefix}{key}', which is not a setting of this recipe{hint}.")
         if isinstance(settings[key], dict) and isinstance(value, dict):
             result[key] = _merged(settings[key], value, where, f"{prefix}{key}.")

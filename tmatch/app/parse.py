@@ -1,27 +1,20 @@
 """Parsing: options for a function through tyro, and the recipe that `train` and `plan` start from."""
 
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tmatch.config import Config
+from tmatch.config import Config, did_you_mean
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended."""
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """The most similar of some words as a question, where one is similar."""
-    close = get_close_matches(word, list(words), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def call(command: str, function: Callable[..., None], arguments: Sequence[str], **defaults: Config) -> None:
@@ -77,7 +70,7 @@ def call_with_recipe(command: str, function: Callable[..., None], arguments: Seq
 
     A file given as `--config` overrides the recipe, and options override the file.
     """
-    from tmatch.app.overrides import with_file
+    from tmatch.app.overrides import with_data, with_file
 
     description = (function.__doc__ or "").splitlines()[0]
     parser = ArgumentParser(
@@ -85,6 +78,7 @@ def call_with_recipe(command: str, function: Callable[..., None], arguments: Seq
         allow_abbrev=False, epilog=f"`tmatch recipes` lists the recipes, `tmatch {command} RECIPE --help` the options.",
     )  # fmt: skip
     parser.add_argument("--config", type=Path, help="YAML file of settings that override the recipe's")
+    parser.add_argument("--data.kind", dest="kind", help="data set to train on instead of the recipe's")
     known, rest = parser.parse_known_args(arguments)
     if rest[:1] in (["--help"], ["-h"]):
         parser.print_help()
@@ -93,6 +87,8 @@ def call_with_recipe(command: str, function: Callable[..., None], arguments: Seq
         parser.error("name a recipe first; `tmatch recipes` lists them")
     settings = _recipe(rest[0])
     config = [] if known.config is None else ["--config", str(known.config)]
+    if known.kind is not None:
+        settings = with_data(settings, known.kind)
     if known.config is not None:
         settings = with_file(settings, known.config)
     call(f"{command} {rest[0]}", function, [*rest[1:], *config], recipe=settings)

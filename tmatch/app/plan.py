@@ -12,10 +12,11 @@ import tyro
 from rich.console import Console
 
 from tmatch.app.parse import call_with_recipe
+from tmatch.datasets import AssumedData, InputShapes
 from tmatch.plan import Draw, Plan, Precision, Utilisation, plan
 from tmatch.plan.report import record, render
-from tmatch.recipes import Recipe
-from tmatch.runs.base import AssumedData, InputShapes, TrainedRecipe
+from tmatch.runs import AnyRun, RunConfig
+from tmatch.runs.finetune import preflight_init
 from tmatch.tensors import positive_int
 
 
@@ -39,10 +40,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _plan(
-    recipe: Recipe,
+    recipe: AnyRun,
     *,
     hardware: Annotated[Hardware, tyro.conf.arg(name="")] = Hardware(),
-    expected: AssumedData = AssumedData(),
+    assumed: AssumedData = AssumedData(),
     config: Path | None = None,
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> None:
@@ -51,33 +52,36 @@ def _plan(
     Args:
         recipe: what to plan; every setting can be overridden.
         hardware: the hardware to plan for.
-        expected: sizes of data that does not exist yet; data that exists is measured instead.
+        assumed: sizes of data that does not exist yet; data that exists is measured instead.
         config: YAML file of settings that override the recipe's; options override the file.
         json_output: print JSON instead of tables.
     """
     with Console(stderr=True).status("counting FLOPs and memory"):  # which a terminal alone shows
-        found = planned(recipe, hardware, expected)
+        found = plan_run(recipe, hardware, assumed)
     print(json.dumps(record(found), indent=2) if json_output else render(found).rstrip("\n"))
 
 
-def planned(recipe: Recipe, hardware: Hardware, expected: AssumedData) -> Plan:
+def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
     """The plan of a recipe."""
-    if not isinstance(recipe, TrainedRecipe):
+    if not isinstance(recipe, RunConfig):
         raise ValueError("`tmatch plan` plans generators; this is the recipe of an autoencoder.")
-    sizes, train, how = recipe.sizes(expected), recipe.train, recipe.sampling
+    sizes, train, how = recipe.input_shapes(assumed), recipe.train, recipe.sampling
+    length, width = sizes.text
     _print_sizes(sizes)
     with torch.device("meta"):
-        model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
-        recipe.start.preflight(model)
+        model = recipe.network(sizes.shape, sizes.text[1], sizes.codebook_size)
+        preflight_init(recipe.init, model)
     positive_int("The number of GPUs", hardware.gpus)
-    if train.batch % (hardware.gpus * train.accumulate):
+    parts = hardware.gpus * train.gradient_accumulation_steps
+    if train.batch_size % parts:
         raise ValueError(
-            f"A batch of {train.batch} cannot be divided among {hardware.gpus} GPUs in {train.accumulate} parts each; "
-            "change --train.batch or --train.accumulate."
+            f"A batch of {train.batch_size} cannot be divided into {parts} parts ({hardware.gpus} GPUs); change "
+            "--train.batch-size or --train.gradient-accumulation-steps."
         )
     return plan(
-        model, sizes.shape, train.batch, hardware.device, hardware.gpus, train.steps, text=sizes.text,
-        micro_batch=train.batch // (hardware.gpus * train.accumulate), replicas=train.replicas,
+        model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps,
+        text=None if width is None else (length, width),
+        micro_batch=train.batch_size // parts, replicas=train.replicas,
         precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
         draw=Draw(how.steps, how.head_steps, guided=how.guidance != 1, iterations=how.iterations),
     )  # fmt: skip

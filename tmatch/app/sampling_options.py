@@ -46,6 +46,6 @@ FlatComputeOptions = Annotated[ComputeOptions, tyro.conf.arg(name="")]
 def sampling_config(options: Config, pipeline: TextToImage, own: SamplingConfig) -> SamplingConfig:
     """The given options over the model's own settings; an option that has no effect on the model is an error."""
     given = options.model_dump(exclude_none=True)
-    config = own.overriding(**given)
+    config = own.updated(**given)
     require_applicable(pipeline.model.kernel, given)
     return config

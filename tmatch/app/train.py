@@ -8,9 +8,8 @@ from pathlib import Path
 from tmatch.app.overrides import as_file
 from tmatch.app.parse import INTERRUPTED, call_with_recipe
 from tmatch.ranks import rank_and_world_size
-from tmatch.recipes import Recipe
+from tmatch.runs import AnyRun, fit, preflight
 from tmatch.train.interrupt import preempted
-from tmatch.train.resume import require_resumable
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -18,7 +17,7 @@ def main(arguments: Sequence[str]) -> None:
     call_with_recipe("train", _train, arguments)
 
 
-def _train(recipe: Recipe, *, out: Path, config: Path | None = None, dry_run: bool = False) -> None:
+def _train(recipe: AnyRun, *, out: Path, config: Path | None = None, dry_run: bool = False) -> None:
     """Train a recipe, or resume its run.
 
     Args:
@@ -27,15 +26,11 @@ def _train(recipe: Recipe, *, out: Path, config: Path | None = None, dry_run: bo
         config: YAML file of settings that override the recipe's; options override the file.
         dry_run: print all settings as a `--config` file, check them, the data and the folder, and train nothing.
     """
-    settings = recipe.model_dump(mode="json")
     if dry_run:
         print(as_file(recipe), end="", flush=True)
-        recipe.train.parts()
-        require_resumable(out, recipe.train, settings)
-        recipe.preflight(out)
+        preflight(recipe, out)
         return
-    require_resumable(out, recipe.train, settings)  # before the data is prepared
-    result = recipe.run(out, progress=True)
+    result = fit(recipe, out, progress=True)
     if result is None:
         if rank_and_world_size()[0] == 0:
             print("tmatch: interrupted and saved; rerun the same command to resume.", file=sys.stderr)

@@ -1,22 +1,22 @@
 """`SamplingConfig`: everything about sampling that strings and numbers can say."""
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Any, Self
 
 from pydantic import Field, field_validator
 
-from tmatch.config import Config
+from tmatch.config import Config, known_name
 from tmatch.distribution import Categorical
-from tmatch.guidance import GUIDANCE_SCHEDULES, NoGuidance
+from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Kernel, MaskedTokens
+from tmatch.sampler import SAMPLERS, build_sampler
 from tmatch.sampling import CodeSampling, Order, SamplingParams, Unmasking
 from tmatch.solver import SOLVERS
 
 PARTS: dict[str, tuple[str, Callable[[Kernel], bool]]] = {
     "head": ("no head", lambda kernel: kernel.head is not None),
     "masks": ("no masked tokens", lambda kernel: isinstance(kernel, MaskedTokens)),
-    "codes": ("no codes", lambda kernel: isinstance(getattr(kernel, "distribution", None), Categorical)),
+    "codes": ("no codes", lambda kernel: isinstance(kernel.distribution, Categorical)),
 }
 """The parts of a kernel that options act on: what a model lacks without one, and whether a kernel has it."""
 
@@ -30,7 +30,7 @@ class SamplingConfig(Config):
     """How to sample from a model; each option acts on the variants that have the part it needs."""
 
     steps: int | None = _option(16, "number of transitions; None uses the variant's own", gt=0)
-    sampler: str = _option("default", "how sampling moves through the times")
+    sampler: str = _option("default", f"how Algorithm 2 is run: {', '.join(SAMPLERS)}; arguments as in ddim:0.5")
     solver: str = _option("euler", f"ODE solver of the head: {', '.join(SOLVERS)}", "head")
     head_steps: int = _option(4, "solver steps of the head per transition", "head", gt=0)
     guidance: float = _option(2.0, "classifier-free guidance scale; 1 disables guidance")
@@ -46,37 +46,31 @@ class SamplingConfig(Config):
 
     @field_validator("sampler")
     @classmethod
-    def _known_sampler(cls, name: str) -> str:
-        return _known("sampler", name, ["default"])
+    def _known_sampler(cls, spec: str) -> str:
+        build_sampler(spec)
+        return spec
 
     @field_validator("solver")
     @classmethod
     def _known_solver(cls, name: str) -> str:
-        return _known("solver", name, SOLVERS)
+        return known_name("solver", name, SOLVERS)
 
     @field_validator("schedule")
     @classmethod
     def _known_schedule(cls, name: str) -> str:
-        return _known("guidance schedule", name, GUIDANCE_SCHEDULES)
+        return known_name("guidance schedule", name, GUIDANCE_SCHEDULES)
 
     def build(self) -> SamplingParams:
         """The runtime objects; guidance needs a null condition and is added by the caller."""
         return SamplingParams(
             SOLVERS[self.solver](self.head_steps),
-            NoGuidance(),
-            Unmasking(self.iterations, self.order, self.confidence_temperature),
-            CodeSampling(self.temperature, self.top_k, self.top_p),
+            unmasking=Unmasking(self.iterations, self.order, self.confidence_temperature),
+            codes=CodeSampling(self.temperature, self.top_k, self.top_p),
         )
 
-    def overriding(self, **given: Any) -> Self:  # noqa: ANN401
-        """A validated copy in which every given value that is not None replaces this one's."""
-        changes = {name: value for name, value in given.items() if value is not None}
-        return type(self).model_validate({**self.model_dump(), **changes})
-
-    def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of `TextToImage.generate`."""
-        schedule = GUIDANCE_SCHEDULES[self.schedule]
-        return {"steps": self.steps, "guidance": self.guidance, "schedule": schedule, "params": self.build()}
+    def updated(self, **options: Any) -> Self:  # noqa: ANN401
+        """A validated copy with other `options`."""
+        return type(self).model_validate({**self.model_dump(), **options})
 
 
 def require_applicable(kernel: Kernel, options: Iterable[str]) -> None:
@@ -86,12 +80,3 @@ def require_applicable(kernel: Kernel, options: Iterable[str]) -> None:
         lack, present = PARTS.get(str(extra["needs"]) if isinstance(extra, dict) else "", ("", lambda _: True))
         if not present(kernel):
             raise ValueError(f"--{name.replace('_', '-')} has no effect on this model ({lack}); remove the option.")
-
-
-def _known(what: str, name: str, table: Iterable[str]) -> str:
-    """A name that is in a table."""
-    if name in table:
-        return name
-    close = get_close_matches(name, table, n=1)
-    hint = f" (did you mean '{close[0]}'?)" if close else ""
-    raise ValueError(f"There is no {what} '{name}'{hint}; choose one of {', '.join(table)}.")

@@ -1,19 +1,20 @@
-"""Adaptive solvers, torchdiffeq's."""
+"""Adaptive solvers of torchdiffeq."""
 
 from dataclasses import dataclass
 
 import torch
 
+from tmatch.extras import needs_extra
 from tmatch.solver.base import Solver, Velocity
 from tmatch.tensors import State
 
 
 @dataclass(frozen=True)
 class Adaptive(Solver):
-    """Steps as small as the tolerances ask for.
+    """Step sizes chosen to meet the tolerances.
 
-    One step size serves the whole batch, so an image depends on its batch within the tolerance; the fixed-step solvers
-    have no such dependence.
+    The batch shares one step size, so an image depends on its batch within the tolerance; with fixed-step solvers it
+    does not.
     """
 
     method: str = "dopri5"
@@ -21,9 +22,7 @@ class Adaptive(Solver):
     atol: float = 1e-4
 
     def solve(self, velocity: Velocity, y: State) -> State:
-        try:
+        with needs_extra("An adaptive solver", "ode"):
             from torchdiffeq import odeint
-        except ImportError as error:
-            raise ImportError("Adaptive solvers need torchdiffeq: pip install 'tmatch[ode]'.") from error
         span = torch.tensor([0.0, 1.0], device=y.device, dtype=y.dtype)
         return odeint(velocity, y, span, method=self.method, rtol=self.rtol, atol=self.atol)[-1]
