@@ -192,7 +192,7 @@ def prepared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     main(["prepare", str(tmp_path / "images"), "--out", str(tmp_path / "shards"), *encoders, "--size", "16"])
     sizes = {"backbone.width": 16, "backbone.depth": 1, "backbone.heads": 2, "head.width": 16, "head.depth": 1}
     words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-    train = ["--train.steps", "1", "--train.batch", "1", "--train.preview-every", "0"]
+    train = ["--train.steps", "1", "--train.batch-size", "1", "--train.preview-every", "0"]
     main(["train", "shards-dtm", "--shards", str(tmp_path / "shards"), "--out", str(tmp_path / "run"), *words, *train])
     return tmp_path
 

@@ -7,6 +7,7 @@ from typing import Any
 from tmatch.data import CaptionedImages
 from tmatch.eval import METRICS, Metric
 from tmatch.generation import TextToImage
+from tmatch.generation.config import SamplingConfig
 from tmatch.tensors import Precision
 
 
@@ -24,7 +25,7 @@ def evaluate(
     prompts: Sequence[str],
     reference: CaptionedImages | None = None,
     metrics: Sequence[str] = ("captions",),
-    sampling: dict[str, Any] | None = None,
+    sampling: SamplingConfig = SamplingConfig(),
     *,
     batch_size: int = 250,
     progress: bool = False,
@@ -32,11 +33,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Generate one image per prompt with seeds 0, 1, 2, ... and compute each named metric, as a JSON-able dictionary.
 
-    `sampling` holds arguments of `TextToImage.generate`; `reference` is a set of real images, for metrics that use one.
+    `reference` is a set of real images, for metrics that use one.
     """
     chosen = [find_metric(name) for name in metrics]
     options: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "precision": precision}
-    generated = pipeline.generate(prompts, range(len(prompts)), **(sampling or {}), **options)
+    generated = pipeline.generate(prompts, range(len(prompts)), sampling, **options)
     result: dict[str, Any] = {"prompts": len(prompts)}
     for compute in chosen:
         scores = compute(generated.images, prompts, reference)
