@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
+from tmatch.app.parse import call
 from tmatch.codec.diffusers import PretrainedAutoencoder, load_autoencoder
 from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
 from tmatch.data.crop import Crop
@@ -157,3 +158,8 @@ def _interrupt_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Parse and run."""
+    call("prepare", prepare, arguments)
