@@ -174,7 +174,7 @@ def test_an_export_that_failed_on_a_full_disk_can_be_repeated(
         disk.setattr("tmatch.files.save_file", full)
         with pytest.raises(SystemExit, match="2"):
             main(command)
-    assert f"{tmp_path / 'mine'} could not be written" in capsys.readouterr().err
+    assert "No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "no partial file is left"
     (tmp_path / "mine").mkdir()
     main(command)
@@ -196,18 +196,8 @@ def prepared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"backbone.width": 16, "backbone.depth": 1, "backbone.heads": 2, "head.width": 16, "head.depth": 1}
     words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
     train = ["--train.steps", "1", "--train.batch-size", "1", "--train.preview-every", "0"]
-    main(
-        [
-            "train",
-            "shards-dtm",
-            "--data.folders",
-            str(tmp_path / "shards"),
-            "--out",
-            str(tmp_path / "run"),
-            *words,
-            *train,
-        ]
-    )
+    folders = ["--data.folders", str(tmp_path / "shards"), "--out", str(tmp_path / "run")]
+    main(["train", "shards-dtm", *folders, *words, *train])
     return tmp_path
 
 
