@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Packages are installed uncompiled: what the first process compiles, the next ones must find.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check tree install clean
+.PHONY: demo test check docs install clean
 
 demo: .venv/base
 	$(BIN)/python examples/text_to_image.py --out out/demo.png
@@ -21,8 +21,8 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-tree: .venv/installed
-	$(BIN)/python tests/test_docs.py
+docs: .venv/installed
+	$(BIN)/python scripts/docs.py
 
 install: .venv/installed
 
