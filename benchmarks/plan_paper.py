@@ -1,9 +1,9 @@
-"""The paper's sampling times on an H100, held against what its networks compute; and what its training would take.
+"""The paper's sampling times on an H100 compared with what its networks compute, and an estimate of its training.
 
     python benchmarks/plan_paper.py [--out docs/results/plan_paper.json] [--tables]
 
-Nothing is timed here: FLOPs and weights read are measured on the meta device, the rest is the vendor's figures and two
-utilisations, one for each network. `--tables` prints the tables of docs/plan.md.
+Nothing is timed: FLOPs and bytes of weights are counted on the meta device, and the rest is the vendor's figures and one
+utilisation per network. `--tables` prints the tables of docs/plan.md.
 """
 
 import argparse
@@ -32,9 +32,9 @@ TABLE = {
     64: (0.3, 0.6, 1.2, 2.5, 4.9, 9.9, 19.7, 39.4),
     128: (0.5, 1.1, 2.1, 4.3, 8.5, 17.0, 34.0, 68.1),
 }
-"""Seconds an image by head steps (0 is flow matching) and transitions, as printed."""
+"""Seconds per image by head steps (0 is flow matching) and transitions, as printed in the paper."""
 FITTED = Utilisation(backbone=0.019, head=0.0037)
-"""What makes 84 and 3.5 ms of the FLOPs of a guided image in bfloat16: fitted to those two numbers, not measured."""
+"""Gives 84 and 3.5 ms for a guided image in bfloat16: fitted to those two numbers, not measured."""
 
 
 def model(name: str) -> tm.Model:
@@ -117,7 +117,7 @@ def tables(result: Mapping[str, Any]) -> str:
     """The tables of docs/plan.md."""
     gflops, read, run = result["gflops"], result["milliseconds_to_read_them"], result["training"]
     lines = [
-        "| one call, one image | GFLOPs, guided | not guided | ms to read its weights in bfloat16 |",
+        "| one call, one image | GFLOPs, guided | GFLOPs, unguided | ms to read the bfloat16 weights |",
         "|---|---|---|---|",
     ]
     for name in ("backbone", "preparation", "head"):
@@ -125,7 +125,7 @@ def tables(result: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {numbers} |")
     lines += [
         "",
-        "| if it ran in | backbone, guided | head, guided | backbone, not guided | head, not guided |",
+        "| precision | backbone, guided | head, guided | backbone, unguided | head, unguided |",
         "|---|---|---|---|---|",
     ]
     for precision in ("bfloat16", "tf32", "float32"):
@@ -138,7 +138,7 @@ def tables(result: Mapping[str, Any]) -> str:
         lines.append(f"| {head} | {' | '.join(f'{ours:.2f} ({printed})' for ours, printed in pairs)} |")
     lines += [
         "",
-        "| on each of 64 H100s, 32 images at a time, bfloat16 | states | copies | activations | GiB in all |",
+        "| GiB per GPU (64 H100s, 32 images each, bfloat16) | states | copies | activations | total |",
         "|---|---|---|---|---|",
     ]
     for way, memory in run["memory_a_rank"].items():
@@ -150,7 +150,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="also write the result there")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     parser.add_argument("--tables", action="store_true", help="print tables instead of JSON")
     args = parser.parse_args()
     result = json.loads(json.dumps({**compare(), "training": training(), "torch": torch.__version__}))
