@@ -2,7 +2,7 @@
 
     python benchmarks/plan_paper.py [--out docs/results/plan_paper.json] [--tables]
 
-Nothing is timed: FLOPs and bytes of weights are counted on the meta device, and the rest is the vendor's figures and one
+Nothing is timed: FLOPs and bytes of weights are counted on the meta device; the rest is the vendor's figures and one
 utilisation per network. `--tables` prints the tables of docs/plan.md.
 """
 
