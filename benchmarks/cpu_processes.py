@@ -38,9 +38,9 @@ def train(recipe_name: str, steps: int) -> None:
         for _ in range(3):
             trainer.update()
         took = statistics.median(seconds(trainer.update) for _ in range(steps))
-        if trainer.processes.rank == 0:
+        if trainer.distributed.rank == 0:
             print(f"took {took}", flush=True)
-        trainer.processes.drain()
+        trainer.distributed.drain()
 
 
 def start(recipe_name: str, processes: int, threads: int, steps: int) -> float:
@@ -54,7 +54,7 @@ def start(recipe_name: str, processes: int, threads: int, steps: int) -> float:
 
 def compare(recipe_name: str, cores: int, repeats: int, steps: int) -> dict[str, float]:
     turns = [{way: start(recipe_name, *how, steps) for way, how in ways(cores).items()} for _ in range(repeats)]
-    batch = RECIPES[recipe_name]().train.batch
+    batch = RECIPES[recipe_name]().train.batch_size
     rates = {way: round(batch / statistics.median(turn[way] for turn in turns), 1) for way in ways(cores)}
     ratios = {
         f"processes_over_{way}": round(statistics.median(turn[way] / turn["processes"] for turn in turns), 2)

@@ -17,7 +17,7 @@ from pathlib import Path
 COMMAND = [sys.executable, "-c", "from tmatch.app.cli import main; main()", "train", "shapes-dtm-mean"]
 SIZES = {
     "backbone.width": 64, "backbone.depth": 2, "head.width": 64, "text.width": 64, "data.images": 64, "held-out": 2,
-    "validation-images": 4, "train.batch": 8, "train.validate-every": 3, "train.preview-every": 10,
+    "validation-images": 4, "train.batch-size": 8, "train.validate-every": 3, "train.preview-every": 10,
     "train.checkpoint-every": 1,
 }  # fmt: skip
 SMALL = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]

@@ -39,7 +39,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import tmatch as tm
 from tmatch.codec.patch import Patchify
-from tmatch.train.processes import SingleProcess, init_distributed
+from tmatch.ranks import rank_and_world_size
+from tmatch.train import TrainConfig
+from tmatch.train.distributed import Distributed, SingleProcess
+from tmatch.train.launch import init_distributed
 
 SIDE, PRODUCTS = 1024, 30
 """Of the matrices; how many products in a row are timed, some half a second."""
@@ -107,7 +110,7 @@ class PixArt(nn.Module):
 
 
 def trained(
-    network: nn.Module, size: Size, compiled: bool = False, trim: bool = False, processes: SingleProcess = ALONE
+    network: nn.Module, size: Size, compiled: bool = False, trim: bool = False, processes: Distributed = ALONE
 ) -> Action:
     """A step of a network's training, on one batch made here."""
     rng, mask = tm.RandomStreams(range(size.batch)), size.mask()
@@ -115,7 +118,7 @@ def trained(
     text, t = rng.normal(size.text, TEXT), rng.uniform()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     fast = cast("nn.Module", torch.compile(network, dynamic=False)) if compiled else network
-    call = processes.prepare(fast, [], "__call__")
+    call = processes.prepare(fast, [])
 
     def step() -> None:
         given = tm.Condition(text, mask)
@@ -162,7 +165,7 @@ def floor(size: Size) -> Action:
     return run
 
 
-def seconds(action: Action, processes: SingleProcess) -> float:
+def seconds(action: Action, processes: Distributed) -> float:
     """Until all processes have done it."""
     processes.barrier()
     started = time.perf_counter()
@@ -171,7 +174,7 @@ def seconds(action: Action, processes: SingleProcess) -> float:
     return time.perf_counter() - started
 
 
-def multiplications(processes: SingleProcess) -> dict[str, Action]:
+def multiplications(processes: Distributed) -> dict[str, Action]:
     """Large products, as many as there are processes times PRODUCTS: by all at once; by one alone on all threads."""
     a, b, c = tm.RandomStreams(range(3)).normal(SIDE, SIDE)
     threads = torch.get_num_threads()
@@ -189,7 +192,7 @@ def multiplications(processes: SingleProcess) -> dict[str, Action]:
     return {"at once": multiply} if processes.world == 1 else {"at once": multiply, "alone": alone}
 
 
-def measure(size: Size, repeats: int, compiled: bool, processes: SingleProcess) -> dict[str, float]:
+def measure(size: Size, repeats: int, compiled: bool, processes: Distributed) -> dict[str, float]:
     torch.manual_seed(0)
     torch._dynamo.reset()  # what was compiled before for another size would make shapes dynamic
     networks = {"ours": Ours(size), "pixart": PixArt(size)}
@@ -229,7 +232,7 @@ def measure(size: Size, repeats: int, compiled: bool, processes: SingleProcess) 
     }
 
 
-def compare(size: Size, repeats: int, eager: bool = False, processes: SingleProcess = ALONE) -> dict[str, Any]:
+def compare(size: Size, repeats: int, eager: bool = False, processes: Distributed = ALONE) -> dict[str, Any]:
     """Eager and, unless that is to be left out, compiled."""
     ways = ["eager"] if eager else ["eager", "compiled"]
     results = {way: measure(size, repeats, way == "compiled", processes) for way in ways}
@@ -245,7 +248,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the result there")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    processes = init_distributed("replicate", torch.device("cpu"), None)
+    processes = init_distributed(TrainConfig(steps=1, batch_size=rank_and_world_size()[1], device="cpu"))
     sizes = [compare(size, args.repeats, args.eager, processes) for size in args.sizes]
     if processes.rank == 0:
         how = {"repeats": args.repeats, "processes": processes.world, "threads": args.threads}

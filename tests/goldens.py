@@ -67,7 +67,7 @@ def recipe_values(out: Path, name: str) -> dict[str, Tensor]:
 
     for steps in (10, 20):
         recipe = RECIPES[name]()
-        train = {"steps": steps, "batch": 8, "warmup": 2, "cooldown": 0.0, "validate_every": 0}
+        train = {"steps": steps, "batch_size": 8, "warmup": 2, "cooldown": 0.0, "validate_every": 0}
         recipe = recipe.model_copy(
             update={
                 "train": recipe.train.model_copy(update=train), "validation_images": 8, "held_out": 8,

@@ -1,9 +1,39 @@
-"""The base class of all settings."""
+"""Base class of all settings."""
+
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_jsonable_python
+
+FREE: dict[str, Any] = {"resume": "free"}
+"""Marks a field that may change when a run is resumed: `Field(..., json_schema_extra=FREE)`."""
 
 
 class Config(BaseModel):
     """Typed, frozen settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def free_keys(config: Config) -> set[str]:
+    """Return the dotted names of the fields that may change when a run is resumed, nested ones included."""
+    free: set[str] = set()
+    for name, field in type(config).model_fields.items():
+        value, extra = getattr(config, name), field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("resume") == "free":
+            free.add(name)
+        elif isinstance(value, Config):
+            free |= {f"{name}.{key}" for key in free_keys(value)}
+    return free
+
+
+def default_settings(config: Config) -> dict[str, Any]:
+    """Return the default of every field that has one, as JSON values, with nested configs of the given types."""
+    defaults: dict[str, Any] = {}
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            defaults[name] = default_settings(value)
+        elif not field.is_required():
+            defaults[name] = to_jsonable_python(field.get_default(call_default_factory=True))
+    return defaults

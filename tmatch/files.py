@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes: files and folders are written completely or not at all."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def sync(path: Path) -> None:
-    """Have a file or folder on the disk before anything that relies on it."""
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -23,17 +23,17 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder that one process at a time may write to; another that asks for it is refused."""
+    """Lock a folder; raise if another process holds the lock."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
-        os.register_at_fork(after_in_child=file.close)  # else workers, which are forks, would hold it on
+        os.register_at_fork(after_in_child=file.close)  # or forked workers would keep the lock
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{folder} is being trained by another process; wait for it, or give a new folder."
+                f"{folder} is in use by another training process; wait for it or choose a new folder."
             ) from None
-        except OSError:  # a disk that knows no locks
+        except OSError:  # a file system without locks
             pass
         try:
             yield
@@ -44,11 +44,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A draft to write to, which takes the place of `path` at the end; until then that stays as it is."""
+    """Yield a temporary path, which replaces `path` on success."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.writing")
     try:
-        draft.unlink(missing_ok=True)  # which a killed run left
+        draft.unlink(missing_ok=True)  # of a killed process
         yield draft
         draft.rename(path)
     finally:
@@ -57,16 +57,16 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `path` at the end; that is not there, or empty.
+    """Yield a temporary folder, which becomes `path` on success; `path` must be missing or empty.
 
-    An empty one stays, for it may be a disk of its own or where somebody stands, and what is written moves into it.
+    An existing empty folder is kept, for it may be a mount point or a working directory; files are moved into it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     empty = path.is_dir()
     draft = _within(path) if empty else path.with_name(f".{path.name}.writing")
     try:
-        with _advising(path):
-            shutil.rmtree(draft, ignore_errors=True)  # which a killed command left
+        with _explained(path):
+            shutil.rmtree(draft, ignore_errors=True)  # of a killed process
             draft.mkdir()
             yield draft
             for part in draft.iterdir() if empty else ():
@@ -78,7 +78,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def is_free(path: Path) -> bool:
-    """Whether a folder is not there, or empty but for a draft that a killed command left."""
+    """Return whether a folder is missing, or empty but for the temporary folder of a killed process."""
     return not path.exists() or all(file == _within(path) for file in path.iterdir())
 
 
@@ -88,42 +88,42 @@ def _within(path: Path) -> Path:
 
 @contextmanager
 def _resumable(path: Path) -> Iterator[Path]:
-    """A draft that takes its place once it is on the disk, for a command that goes on where it stopped."""
-    with _advising(path), atomic_write(path) as draft:
+    """Yield a temporary path, which replaces `path` once it is flushed to disk."""
+    with _explained(path), atomic_write(path) as draft:
         draft.touch()
         mode = draft.stat().st_mode
         yield draft
-        if draft.stat().st_mode != mode:  # safetensors writes files that only their owner may read
+        if draft.stat().st_mode != mode:  # safetensors makes files private to their owner
             draft.chmod(mode)
         sync(draft)
 
 
 @contextmanager
-def _advising(path: Path) -> Iterator[None]:
-    """Say what could not be written, and what to do."""
+def _explained(path: Path) -> Iterator[None]:
+    """Raise errors with advice."""
     try:
         yield
-    except (OSError, SafetensorError) as error:  # a full disk, for one
-        reason, advice = error.__cause__ or error, "make room"  # that of a file within, which was advised on before
+    except (OSError, SafetensorError) as error:
+        reason, advice = error.__cause__ or error, "free disk space"  # the cause, if a file within was explained before
         if isinstance(reason, FileNotFoundError):
-            advice = "leave its folder to one command at a time"
+            advice = "run one command at a time in its folder"
         elif not os.access(path.parent, os.W_OK):
             advice = "make its folder writable"
-        raise OSError(f"{path} could not be written ({reason}); {advice}, and the same command goes on.") from reason
+        raise OSError(f"Cannot write {path} ({reason}); {advice} and rerun the same command to resume.") from reason
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """A safetensors file, written whole or not at all."""
+    """Write a safetensors file atomically."""
     with _resumable(path) as draft:
         save_file({key: value.detach().contiguous() for key, value in tensors.items()}, draft)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """A file, written whole or not at all."""
+    """Write a file atomically."""
     with _resumable(path) as draft:
         draft.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, written whole or not at all."""
+    """Write a text file atomically."""
     write_bytes(path, text.encode())

@@ -5,7 +5,11 @@ from typing import Any
 FORMAT = 2
 """Version of model.json, record.json and manifest.json; files of format 1 do not say."""
 
-_WEIGHTS = (("kernel.law.", "kernel.distribution."), ("kernel.flow.", "kernel.distribution."))
+_WEIGHTS = (
+    ("kernel.law.", "kernel.distribution."),
+    ("kernel.flow.", "kernel.distribution."),
+    ("encoder.places.", "encoder.positions."),
+)
 _KEYS: dict[str, dict[str, str]] = {
     "": {"start": "init", "drop": "caption_dropout", "held_out": "eval_prompts"},
     "train": {

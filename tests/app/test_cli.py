@@ -25,7 +25,7 @@ from tmatch.runs.autoencoder import copy_autoencoder
 CODE = [sys.executable, "-c", "from tmatch.app.cli import main; main()"]
 SETTINGS = {
     "backbone.width": 16, "backbone.depth": 1, "backbone.heads": 2, "head.width": 16, "head.depth": 1, "text.width": 16,
-    "text.heads": 2, "data.images": 40, "held-out": 4, "validation-images": 4, "train.batch": 4, "train.warmup": 0,
+    "text.heads": 2, "data.images": 40, "held-out": 4, "validation-images": 4, "train.batch-size": 4, "train.warmup": 0,
     "train.checkpoint-every": 2, "sampling.steps": 2, "train.cooldown": 0,
 }  # fmt: skip
 SMALL = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
@@ -217,7 +217,20 @@ def test_a_config_counts_wherever_it_stands(tmp_path: Path) -> None:
         (["train", "shapes-dtm"], ["--out"]),
         (["train", "shapes-dtm", "--out", "x", "--config", "none.yaml"], ["no file none.yaml"]),
         (["train", "folder-dtm", "--out", "x", "--data.folder", "nowhere"], ["There is no folder nowhere"]),
-        (["train", "shapes-dtm", "--out", "x", *SMALL, "--train.steps", "2", "--train.accumulate", "3"], ["3 parts"]),
+        (
+            [
+                "train",
+                "shapes-dtm",
+                "--out",
+                "x",
+                *SMALL,
+                "--train.steps",
+                "2",
+                "--train.gradient-accumulation-steps",
+                "3",
+            ],
+            ["3 parts"],
+        ),
         (["varants"], ["no command 'varants' (did you mean 'variants'?)"]),
         (["generate", "a circle", "--out", "x.jpg"], ["written as PNG; call it x.png"]),
         (["generate"], ["Give a prompt"]),
@@ -275,7 +288,7 @@ def test_generate_draws_one_image_many_or_a_folder_of_them(model: Path, tmp_path
 def test_unknown_words_are_drawn_with_a_warning(model: Path, tmp_path: Path) -> None:
     done = run("generate", "a golden circle and a dragon", "--model", str(model), cwd=tmp_path)
     assert done.returncode == 0
-    assert "never saw 'dragon', 'golden'" in done.stderr
+    assert "does not know 'dragon', 'golden'" in done.stderr
     assert "purple" in done.stderr
     assert (tmp_path / "out.png").exists()
 
@@ -446,7 +459,7 @@ def test_a_plan_needs_neither_data_nor_memory() -> None:
     assert times["32"]["4"] == pytest.approx(plan["drawing"]["at_least_seconds"])
     assert "GPU-hours" in run("plan", *settings).stdout
     assert_refused(run("plan", "dtm-ss"), "There is no recipe 'dtm-ss'", "did you mean 'dtm-s'")
-    assert_refused(run("plan", "dtm-s", "--gpus", "3"), "does not divide among 3 GPUs", "--train.batch")
+    assert_refused(run("plan", "dtm-s", "--gpus", "3"), "does not divide among 3 GPUs", "--train.batch-size")
     assert_refused(run("plan", "dtm-s", "--gpus", "0"), "number of GPUs")
     assert_refused(run("plan", "dtm-s", "--device", "abacus"), "There is no device 'abacus'")
     assert_refused(run("plan", "dtm-s", "--utilisation.training", "2"), "share of the peak")

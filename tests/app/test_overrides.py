@@ -41,7 +41,7 @@ def test_a_dry_run_refuses_a_folder_that_the_run_would_refuse(
     command = ["train", "shapes-fm", "--out", str(tmp_path), "--dry-run"]
     checkpoint.save(tmp_path, 3, {}, {"settings": RECIPES["shapes-fm"]().model_dump(mode="json")})
     main(command)
-    for other in ("train.batch", "train.steps"):
+    for other in ("train.batch_size", "train.steps"):
         with pytest.raises(SystemExit, match="2"):
             main([*command, f"--{other}", "2"])
         assert f"another {other}" in capsys.readouterr().err
@@ -56,7 +56,7 @@ def test_a_dry_run_refuses_a_folder_that_the_run_would_refuse(
     ("processes", "settings", "words"),
     [
         ("2", ["--train.stesp", "3"], "--train.steps"),
-        ("3", ["--train.batch", "8"], "make train.batch a multiple of 3"),
+        ("3", ["--train.batch-size", "8"], "make train.batch_size a multiple of 3"),
         ("2", ["--backbone.heads", "5"], "does not divide by 5"),
         ("2", ["--autoencoder", "nowhere"], "has no recipe.json"),
         ("two", [], "from 1 up; got two"),

@@ -188,6 +188,6 @@ def test_shapes_come_with_every_word() -> None:
 def test_a_codec_and_back(latent: bool) -> None:
     data = ShapeImages(3, 6)
     codec = Codec(tm.Patchify((2, 2)), committed_autoencoder() if latent else None)
-    x = codec.encode_all(data, torch.device("cpu"))
+    x = codec.encode_all(data.batches(), torch.device("cpu"))
     assert x.shape == ((6, 4, 4, 16) if latent else (6, 16, 16, 12))
     torch.testing.assert_close(codec.decode(x), data.load(range(6)), atol=0.3 if latent else 1e-6, rtol=0)

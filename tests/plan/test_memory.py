@@ -56,7 +56,7 @@ def test_gradients_that_are_accumulated_are_kept_whole() -> None:
 def test_the_root_and_two_units_are_gathered_as_in_training() -> None:
     """Six blocks of one size, and a head that is smaller than any."""
     kernel = model().kernel
-    assert kernel.units() == [*kernel.backbone.blocks, kernel.head]
+    assert kernel.fsdp_modules() == [*kernel.backbone.blocks, kernel.head]
     block, head = (sum(p.numel() for p in part.parameters()) for part in (kernel.backbone.blocks[0], kernel.head))
     assert head < block
     assert gathered(model(), "bfloat16") == 4 * (numbers() - 4 * block - head)

@@ -11,5 +11,5 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> Encoders:
     folder = tmp_path_factory.mktemp("encoders")
     return (
         load_autoencoder(str(save_kl_autoencoder(folder / "kl"))),
-        load_text_encoder(str(save_text_encoder(folder / "text")), longest=8),
+        load_text_encoder(str(save_text_encoder(folder / "text")), max_length=8),
     )

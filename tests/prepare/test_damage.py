@@ -16,7 +16,7 @@ from tiny import save_text_encoder
 from tmatch.conditioning.transformers import load_text_encoder
 from tmatch.data.manifest import AutoencoderIdentity, TextIdentity
 from tmatch.data.shards import NULL, ShardSet
-from tmatch.hub import Precision
+from tmatch.hub import EncoderDtype
 from tmatch.prepare import Preparation
 
 GOOD: dict[str, bytes] = {
@@ -260,7 +260,7 @@ def test_a_manifest_that_says_other_samples_is_refused(tmp_path: Path, encoders:
     ],
 )
 def test_texts_that_cannot_be_held_are_refused_with_what_helps(
-    precision: Precision, value: float, words: str, tmp_path: Path, encoders: Encoders
+    precision: EncoderDtype, value: float, words: str, tmp_path: Path, encoders: Encoders
 ) -> None:
     autoencoder, text = encoders[0], copy.deepcopy(encoders[1])
     text.precision = precision

@@ -146,7 +146,7 @@ def test_what_is_read_back_is_what_the_encoders_say(tmp_path: Path, encoders: En
                 torch.testing.assert_close(samples.caption(k, turn), expected.tokens[0])
             seen.append(row)
     assert sorted(seen) == list(range(7))
-    torch.testing.assert_close(shards.null(), text.null().tokens[0])
+    torch.testing.assert_close(shards.null(), text([text.null]).tokens[0])
 
 
 @pytest.mark.parametrize(("size", "multiple", "ratio"), [(256, 16, 2.0), (64, 16, 2.0), (96, 8, 3.0)])
@@ -173,7 +173,7 @@ def test_the_command_prepares_and_says_what_is_wrong(
     assert "1 row was skipped" in said.err
     for change, reason in (
         (["--size", "18"], "divides by 4"), (["--chunk", "0"], "--chunk"), (["--dtype", "float32"], "another dtype"),
-        (["--ratio", "nan"], "ratio"), (["--autoencoder", str(tmp_path)], "no autoencoder"),
+        (["--ratio", "nan"], "ratio"), (["--autoencoder", str(tmp_path)], "The autoencoder"),
     ):  # fmt: skip
         with pytest.raises(SystemExit) as stopped:
             main([*command, *own, *change])

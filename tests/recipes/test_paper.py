@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tmatch.recipes.paper import SIZE_RECIPES, PAPER_RECIPES
+from tmatch.recipes.paper import PAPER_RECIPES, SIZE_RECIPES
 from tmatch.sampler import build_sampler
 from tmatch.variants import VARIANTS
 

@@ -5,8 +5,8 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from tmatch.data.shapes import Shapes
 from tmatch.codec.saved import load_autoencoder_file, shipped_autoencoder
+from tmatch.data.shapes import Shapes
 from tmatch.datasets import FolderData, ShapesData
 from tmatch.datasets.shapes import TEST_SEED
 from tmatch.recipes import RECIPES

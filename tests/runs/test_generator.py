@@ -13,7 +13,7 @@ from small import TRAIN, changed, small_run
 
 from tmatch.codec.saved import load_autoencoder_file
 from tmatch.datasets import FolderData, ShapesData, shapes_split
-from tmatch.eval import evaluate
+from tmatch.eval.evaluate import evaluate
 from tmatch.generation.config import SamplingConfig
 from tmatch.runs import MODELS, AutoencoderRun, BackboneConfig, RunConfig, fit, load_model
 from tmatch.runs.export import export
@@ -61,7 +61,9 @@ def test_an_exported_model_is_the_same_in_half_the_bytes(finished: Path, tmp_pat
 
 def test_own_images_with_an_own_autoencoder(tmp_path: Path) -> None:
     data = FolderData(folder=folder_of(tmp_path / "images", 45), size=16)
-    assert set(fit(AutoencoderRun(train=TRAIN, data=data, width=8), tmp_path / "autoencoder") or {}) == {"squared_error"}
+    assert set(fit(AutoencoderRun(train=TRAIN, data=data, width=8), tmp_path / "autoencoder") or {}) == {
+        "squared_error"
+    }
     run = small_run("dtm", data=data, autoencoder=str(tmp_path / "autoencoder"))
     assert fit(run, tmp_path / "run") is not None
     (tmp_path / "autoencoder" / "autoencoder.safetensors").unlink()  # the run keeps a copy
@@ -131,7 +133,7 @@ def test_the_shipped_models_follow_prompts(name: str) -> None:
     model = load_model(name)
     prompts = model.config.run.data.eval_prompts(100)
     assert prompts is not None
-    measured = evaluate(model.pipeline, prompts, ("captions",), model.config.run.sampling)
+    measured = evaluate(model.pipeline, prompts.captions, sampling=model.config.run.sampling)
     assert measured["captions_satisfied"] > 0.7
 
 

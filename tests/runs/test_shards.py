@@ -215,7 +215,16 @@ def default_signals() -> None:
 )
 def test_an_interrupted_run_saves(target: str, number: int, code: int, shards: Path, tmp_path: Path) -> None:
     """A scheduler signals the script; Ctrl-C or a closing terminal reaches its whole process group."""
-    run = ["shards-fm", "--data.folders", str(shards / "shards"), "--out", str(tmp_path / "run"), "--data.workers", "2", *SMALL]
+    run = [
+        "shards-fm",
+        "--data.folders",
+        str(shards / "shards"),
+        "--out",
+        str(tmp_path / "run"),
+        "--data.workers",
+        "2",
+        *SMALL,
+    ]
     begin = [sys.executable, "-m", "tmatch", "train"] if target == "alone" else [str(ROOT / "scripts" / "torchrun.sh")]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PROCESSES": "2", "OMP_NUM_THREADS": "1", "PATH": path}
@@ -245,7 +254,16 @@ def test_an_interrupted_run_saves(target: str, number: int, code: int, shards: P
 @pytest.mark.parametrize("how", ["to its end", "until it fails"])
 def test_a_run_with_workers_ends(how: str, shards: Path, tmp_path: Path) -> None:
     """Sharded, where the reader outlives the run, or by an error: the workers must not be waited for for ever."""
-    run = ["shards-fm", "--data.folders", str(shards / "shards"), "--out", str(tmp_path / "run"), "--data.workers", "1", *SMALL]
+    run = [
+        "shards-fm",
+        "--data.folders",
+        str(shards / "shards"),
+        "--out",
+        str(tmp_path / "run"),
+        "--data.workers",
+        "1",
+        *SMALL,
+    ]
     fail = "GeneratorTask.loss = lambda *_: 1 / 0" if how == "until it fails" else ""
     program = f"""
 import sys

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 
-from tmatch.train.distributed import DDP
+from tmatch.train.parallel import DDP
 
 PAIRS = 12
 

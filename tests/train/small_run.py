@@ -37,7 +37,7 @@ def task(name: str = "dtm", awake: bool = False) -> GeneratorTask:
 
 
 def trainer(out: Path, name: str = "dtm", awake: bool = False, **changes: object) -> Trainer:
-    settings = {"steps": STEPS, "batch": 8, "warmup": 5, "checkpoint_every": 2, **changes}
+    settings = {"steps": STEPS, "batch_size": 8, "warmup": 5, "checkpoint_every": 2, **changes}
     return Trainer(task(name, awake), TrainConfig.model_validate(settings), out)
 
 
@@ -46,7 +46,7 @@ def die_once(run: Trainer, rank: int, step: int) -> None:
     update, died = run.update, run.out / "died"
 
     def fatal() -> float:
-        if run.processes.rank == rank and run.step == step and not died.exists():
+        if run.distributed.rank == rank and run.step == step and not died.exists():
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return update()

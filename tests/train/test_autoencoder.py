@@ -13,7 +13,7 @@ def task() -> AutoencoderTask:
 
 
 def test_it_learns_to_rebuild_and_resumes(tmp_path: Path) -> None:
-    config = TrainConfig(steps=60, batch=16, warmup=10, learning_rate=2e-3, checkpoint_every=25)
+    config = TrainConfig(steps=60, batch_size=16, warmup=10, learning_rate=2e-3, checkpoint_every=25)
     whole, first = Trainer(task(), config, tmp_path / "whole"), Trainer(task(), config, tmp_path / "parts")
     whole.run()
     first.run(until=30)

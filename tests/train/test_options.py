@@ -20,7 +20,7 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     looking = Trainer(
         task(),
         TrainConfig(
-            steps=6, batch=8, warmup=5, checkpoint_every=2, validate_every=2, preview_every=3, tensorboard=True
+            steps=6, batch_size=8, warmup=5, checkpoint_every=2, validate_every=2, preview_every=3, tensorboard=True
         ),
         tmp_path / "looking",
         preview=lambda task: torch.zeros(3, 4, 4),
@@ -52,7 +52,7 @@ def test_images_are_drawn_in_the_precision_of_training(tmp_path: Path) -> None:
         seen.append(torch.is_autocast_enabled("cpu") and not torch.is_grad_enabled())
         return torch.zeros(3, 4, 4)
 
-    config = TrainConfig(steps=1, batch=8, preview_every=1, validate_every=0, precision="bfloat16", device="cpu")
+    config = TrainConfig(steps=1, batch_size=8, preview_every=1, validate_every=0, precision="bfloat16", device="cpu")
     Trainer(task(), config, tmp_path, preview=preview).run()
     assert seen == [True, True]
 
@@ -154,7 +154,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 def test_replicas_are_of_sharded_weights_and_divide_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"train\.replicas is for sharded weights"):
         TrainConfig(steps=1, replicas=2)
-    config = TrainConfig(steps=1, batch=12, parallel="shard", replicas=2)
+    config = TrainConfig(steps=1, batch_size=12, parallel="fsdp", replicas=2)
     assert config.parts() == 1  # planned here for a cluster
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ValueError, match=r"3 processes do not divide into 2 train\.replicas"):

@@ -19,7 +19,7 @@ from small_run import main, processes, trainer
 PROGRAM = Path(__file__).with_name("small_run.py")
 STEPS = 50
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-SETTINGS = {"steps": STEPS, "batch": 12, "device": "cpu", "checkpoint_every": 20, "validate_every": 25}
+SETTINGS = {"steps": STEPS, "batch_size": 12, "device": "cpu", "checkpoint_every": 20, "validate_every": 25}
 
 
 def launched(out: Path, ranks: int, **changes: object) -> None:
@@ -79,14 +79,14 @@ def assert_same_run(out: Path, alone: Path) -> None:
 
 
 def test_two_replicas_take_the_steps_of_one_process(alone: Path, tmp_path: Path) -> None:
-    launched(tmp_path, 2, parallel="replicate", accumulate=2)
+    launched(tmp_path, 2, parallel="ddp", gradient_accumulation_steps=2)
     assert_same_run(tmp_path, alone)
 
 
 def test_two_shards_do_too_as_do_those_that_go_on_or_lose_a_process(alone: Path, tmp_path: Path) -> None:
     """One test, for every launch of torchrun takes its seconds."""
     shards = tmp_path / "shards"
-    launched(shards, 2, parallel="shard")
+    launched(shards, 2, parallel="fsdp")
     assert_same_run(shards, alone)
     assert_safetensors_and_nothing_else(Path(shutil.copytree(shards / f"step-{STEPS:08d}", tmp_path / "newest")))
 
@@ -95,12 +95,12 @@ def test_two_shards_do_too_as_do_those_that_go_on_or_lose_a_process(alone: Path,
         shutil.rmtree(again / f"step-{STEPS:08d}")
         assert checkpoint.latest(again) == again / "step-00000040"
     trainer(one, **SETTINGS).run()
-    launched(three, 3, parallel="shard")
+    launched(three, 3, parallel="fsdp")
     assert_same_run(one, alone)
     assert_same_run(three, alone)
 
     hurt = tmp_path / "hurt"
-    torchrun(hurt, 2, parallel="shard", restarts=1, dies=[1, 43])
+    torchrun(hurt, 2, parallel="fsdp", restarts=1, dies=[1, 43])
     assert (hurt / "died").exists()
     recovered = weights(hurt)
     assert all(torch.equal(weight, recovered[key]) for key, weight in weights(shards).items())
@@ -108,7 +108,7 @@ def test_two_shards_do_too_as_do_those_that_go_on_or_lose_a_process(alone: Path,
 
 
 def test_two_replicas_of_two_shards_do_too_and_one_process_goes_on(alone: Path, tmp_path: Path) -> None:
-    launched(tmp_path, 4, parallel="shard", replicas=2)
+    launched(tmp_path, 4, parallel="fsdp", replicas=2)
     assert_same_run(tmp_path, alone)
     shutil.rmtree(tmp_path / f"step-{STEPS:08d}")
     trainer(tmp_path, **SETTINGS).run()
@@ -117,7 +117,7 @@ def test_two_replicas_of_two_shards_do_too_and_one_process_goes_on(alone: Path, 
 
 def test_three_replicas_that_go_on_take_the_very_same_steps(tmp_path: Path) -> None:
     """Of two the order in which gradients add up does not matter, of three it does."""
-    few = {"parallel": "replicate", "steps": 8, "checkpoint_every": 4, "validate_every": 0, "awake": True}
+    few = {"parallel": "ddp", "steps": 8, "checkpoint_every": 4, "validate_every": 0, "awake": True}
     launched(whole := tmp_path / "whole", 3, **few)
     shutil.copytree(whole, again := tmp_path / "again")
     shutil.rmtree(again / "step-00000008")
@@ -130,7 +130,7 @@ def test_three_replicas_that_go_on_take_the_very_same_steps(tmp_path: Path) -> N
 def test_shards_compute_as_one_process_does_in_bfloat16(tmp_path: Path) -> None:
     few = {**SETTINGS, "precision": "bfloat16", "steps": 4, "learning_rate": 1e-4, "awake": True}
     trainer(tmp_path / "alone", **few).run()
-    launched(tmp_path / "shards", 2, **{**few, "parallel": "shard", "accumulate": 2})
+    launched(tmp_path / "shards", 2, **{**few, "parallel": "fsdp", "gradient_accumulation_steps": 2})
     torch.testing.assert_close(losses(tmp_path / "shards"), losses(tmp_path / "alone"), rtol=0, atol=2e-3)
 
 
@@ -153,7 +153,7 @@ def test_processes_at_rest_may_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("parallel", ["replicate", "shard"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_the_first_process_may_take_its_time_to_draw_and_fail(parallel: str, tmp_path: Path) -> None:
     """Longer than processes wait for each other otherwise; what was saved is on the disk by then."""
     launched(

@@ -115,7 +115,7 @@ def test_more_steps_go_on_unless_the_rate_depends_on_them(tmp_path: Path) -> Non
 def test_a_run_goes_on_elsewhere_and_not_with_another_rate(tmp_path: Path) -> None:
     """What changes rounding alone may change; what else changes the weights may not."""
     trainer(tmp_path, device="auto").run(until=3)
-    moved = trainer(tmp_path, device="cpu", accumulate=2, checkpoint_every=3)
+    moved = trainer(tmp_path, device="cpu", gradient_accumulation_steps=2, checkpoint_every=3)
     moved.resume()
     assert moved.step == 3
     with pytest.raises(ValueError, match="another learning_rate"):
@@ -156,12 +156,12 @@ def test_a_run_ended_between_saving_and_looking_looks_when_it_goes_on(tmp_path: 
 
 def test_validation_in_parts_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = task(awake=True).validate()
-    monkeypatch.setattr("tmatch.train.generator.AT_ONCE", 4)
+    monkeypatch.setattr("tmatch.train.generator.VALIDATION_BATCH_SIZE", 4)
     assert task(awake=True).validate() == pytest.approx(measured, rel=1e-5)
 
 
 def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
-    whole, parts = trainer(tmp_path / "whole"), trainer(tmp_path / "parts", accumulate=4)
+    whole, parts = trainer(tmp_path / "whole"), trainer(tmp_path / "parts", gradient_accumulation_steps=4)
     for run in (whole, parts):
         run.run(until=3)
     for a, b in zip(whole.task.parameters(), parts.task.parameters(), strict=True):
@@ -170,16 +170,16 @@ def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
 
 def test_the_rate_rises_stays_and_falls() -> None:
     config = TrainConfig(steps=100, warmup=10, cooldown=0.2, learning_rate=1.0)
-    rates = [config.rate(step) for step in range(100)]
+    rates = [config.learning_rate_at(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[10:80] == [1.0] * 70
     assert rates[99] == pytest.approx(0.05)
 
 
 def test_the_average_follows_early_and_smooths_late() -> None:
-    config = TrainConfig(steps=100, ema=0.99)
-    assert config.ema_decay(0) == pytest.approx(0.1)
-    assert config.ema_decay(10**6) == 0.99
+    config = TrainConfig(steps=100, ema_decay=0.99)
+    assert config.ema_decay_at(0) == pytest.approx(0.1)
+    assert config.ema_decay_at(10**6) == 0.99
 
 
 def test_a_crash_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_bad_checkpoints_are_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a run with another learning_rate and seed; give a new folder"):
         trainer(tmp_path, learning_rate=0.5, seed=3).resume()
     other = Trainer(task("fm"), trainer(tmp_path).config, tmp_path)
-    with pytest.raises(ValueError, match="is of another architecture"):
+    with pytest.raises(ValueError, match="has another architecture"):
         other.resume()
     newest = checkpoint.latest(tmp_path)
     assert newest is not None
@@ -221,15 +221,15 @@ def test_bad_checkpoints_are_refused_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_bad_settings_are_refused(tmp_path: Path) -> None:
-    for wrong in ({"learning_rat": 1e-3}, {"steps": 0}, {"batch": "many"}, {"ema": 1.0}):
+    for wrong in ({"learning_rat": 1e-3}, {"steps": 0}, {"batch_size": "many"}, {"ema_decay": 1.0}):
         with pytest.raises(ValidationError):
             TrainConfig(**{"steps": 5, **wrong})
     with pytest.raises(ValueError, match="batch of 8 does not divide into 3 parts"):
-        trainer(tmp_path, accumulate=3)
+        trainer(tmp_path, gradient_accumulation_steps=3)
 
 
 def test_the_average_is_the_average(tmp_path: Path) -> None:
-    run = trainer(tmp_path, ema=0.9)
+    run = trainer(tmp_path, ema_decay=0.9)
     expected = [p.clone() for p in run.ema.parameters()]
     for step in range(12):
         run.update()
@@ -250,7 +250,7 @@ def test_accumulation_has_the_gradient_of_the_whole_batch(tmp_path: Path, monkey
         return clip(kept, norm)
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", look)
-    one, four = trainer(tmp_path / "one").update(), trainer(tmp_path / "four", accumulate=4).update()
+    one, four = trainer(tmp_path / "one").update(), trainer(tmp_path / "four", gradient_accumulation_steps=4).update()
     assert one == pytest.approx(four, rel=1e-5)
     for a, b in zip(*seen, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
@@ -321,7 +321,7 @@ def test_a_folder_is_trained_by_one_run_at_a_time(tmp_path: Path) -> None:
             refused.append(str(said.value))
             return super().update()
 
-    config = TrainConfig(steps=4, batch=8, warmup=5, checkpoint_every=2, validate_every=0)
+    config = TrainConfig(steps=4, batch_size=8, warmup=5, checkpoint_every=2, validate_every=0)
     assert Second(task(), config, tmp_path).run()
     assert len(refused) == 4
     with pytest.raises(ValueError, match="another learning_rate"):

@@ -36,7 +36,7 @@ from tmatch.variants import VARIANTS
 INTERRUPTED = 130
 ROOMS = {
     "TrainConfig": "train.", "BackboneSettings": "backbone.", "HeadSettings": "head.", "TextSettings": "text.",
-    "SamplingSettings": "sampling.", "StartSettings": "start.", "ShapesData": "data.", "FolderData": "data.",
+    "SamplingSettings": "sampling.", "StartSettings": "init.", "ShapesData": "data.", "FolderData": "data.",
 }  # fmt: skip
 """Where the settings of each class stand in a recipe."""
 
@@ -100,10 +100,10 @@ def _train(recipes: Any) -> Callable[..., None]:  # noqa: ANN401
         if dry_run:
             print(as_file(recipe), end="", flush=True)
             recipe.train.parts()
-            require_resumable(out, recipe.train, recipe.model_dump(mode="json"))
+            require_resumable(out, recipe)
             recipe.preflight(out)
             return
-        require_resumable(out, recipe.train, recipe.model_dump(mode="json"))  # before the data is prepared
+        require_resumable(out, recipe)  # before the data is prepared
         result = recipe.run(out, progress=True)
         if result is None:
             if rank_and_world_size()[0] == 0:

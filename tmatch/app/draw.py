@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -16,11 +16,12 @@ from tmatch.conditioning.base import shortened
 from tmatch.data.images import grid, save_animation, save_image
 from tmatch.data.shapes import SIZE
 from tmatch.distribution import Categorical
-from tmatch.eval.captions import captions_satisfied, interval
-from tmatch.eval.shapes import detect, satisfies
+from tmatch.eval.captions import wilson_interval
+from tmatch.eval.evaluate import evaluate as run_metrics
+from tmatch.eval.shapes import detect, satisfies, skill_of
 from tmatch.files import write_text
 from tmatch.generation import GeneratedImages, TextToImage, compile_for_sampling
-from tmatch.generation.frames import spread
+from tmatch.generation.frames import evenly_spaced
 from tmatch.generation.text_to_image import require_prompts
 from tmatch.kernel import Kernel, MaskedTokens
 from tmatch.recipes import load_model
@@ -235,7 +236,7 @@ def _write_path(out: Path, drawn: GeneratedImages) -> None:
     """A row an image of up to FRAMES moments; and all of them one after the other."""
     name = out.with_suffix("") if out.suffix.lower() == ".png" else out / out.name
     scale = max(1, 128 // drawn.images.shape[-1])
-    chosen = [drawn.path[k] for k in spread(len(drawn.path), FRAMES)]
+    chosen = [drawn.path[k] for k in evenly_spaced(len(drawn.path), FRAMES)]
     strip = torch.stack(chosen, dim=1).flatten(0, 1)
     for ending, write in (
         (".png", lambda file: save_image(grid(strip, columns=len(chosen), gap=1), file, scale)),
@@ -251,6 +252,7 @@ def evaluate(
     model: str = DEFAULT_MODEL,
     prompts: int = 1000,
     split: Split = "test",
+    metrics: tuple[str, ...] = ("captions",),
     how: Flat = How(),
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> None:
@@ -260,6 +262,7 @@ def evaluate(
         model: one that comes with the package, or the folder of a run.
         prompts: how many; the images that they describe and the noise were not trained on.
         split: the test captions, those to choose settings by, or sentences withheld from training.
+        metrics: names of metrics to compute.
         how: how to sample.
         json_output: print JSON instead of a table.
     """
@@ -271,20 +274,26 @@ def evaluate(
     settings = how.settings(recipe.sampling)
     arguments = settings.arguments()
     _remark(how.prompt_warnings(pipeline.model.kernel))
-    measured = captions_satisfied(
-        how.ready(pipeline), images, **arguments, progress=sys.stderr.isatty(), precision=how.precision
-    )
+    result = run_metrics(
+        how.ready(pipeline), images.captions, images, metrics, arguments,
+        progress=sys.stderr.isatty(), precision=how.precision,
+    )  # fmt: skip
     if json_output:
         asked = {**settings.model_dump(exclude_none=True), "precision": how.precision}
-        print(json.dumps({"model": model, "split": split, **asked, **measured.record()}, indent=2))
+        print(json.dumps({"model": model, "split": split, **asked, **result}, indent=2))
         return
+    if "skills" in result:
+        _print_skills(result, [skill_of(caption) for caption in images.captions])
+    for name, value in result.items():
+        print(f"{name}: {value}")
+
+
+def _print_skills(result: dict[str, Any], skills: list[str]) -> None:
+    """The table of the `captions` metric, whose entries are removed from the result."""
     table = Table("skill", "satisfied", "95% interval")
-    for skill, share in measured.skills.items():
-        count = measured.skill.count(skill)
-        low, high = interval(round(share * count), count)
+    for skill, share in result.pop("skills").items():
+        low, high = wilson_interval(round(share * skills.count(skill)), skills.count(skill))
         table.add_row(skill, f"{share:.3f}", f"{low:.3f} - {high:.3f}")
-    table.add_section()
-    table.add_row(f"all, {prompts} prompts", f"{measured.share:.3f}", "{:.3f} - {:.3f}".format(*measured.interval))
+    share, (low, high) = result.pop("captions_satisfied"), result.pop("interval_95")
+    table.add_row(f"all, {result.pop('prompts')} prompts", f"{share:.3f}", f"{low:.3f} - {high:.3f}")
     Console().print(table)
-    calls = measured.evaluations
-    print(f"{calls.backbone} backbone and {calls.head} head evaluations an image, {measured.seconds:.1f} s in all")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from tmatch.hub import PRECISIONS, AlreadyPublic, Precision, upload
+from tmatch.hub import ENCODER_DTYPES, AlreadyPublic, EncoderDtype, upload
 from tmatch.runs.export import export as write
 from tmatch.runs.load import open_model
 
@@ -13,7 +13,7 @@ from tmatch.runs.load import open_model
 def export(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     out: Path,
-    dtype: Precision = "float16",
+    dtype: EncoderDtype = "float16",
     push: str | None = None,
     private: bool = False,
 ) -> None:
@@ -26,7 +26,7 @@ def export(
         push: also put it on the hub, under this owner/name.
         private: there, for nobody else to see.
     """
-    write(open_model(model), out, PRECISIONS[dtype])
+    write(open_model(model), out, ENCODER_DTYPES[dtype])
     print(f"{out} holds the model; tmatch generate 'a prompt' --model {out} draws with it.")
     if push is not None:
         try:

@@ -40,16 +40,16 @@ def planned(recipe: Recipe, hardware: Hardware, expected: AssumedData) -> Plan:
     _say(sizes)
     with torch.device("meta"):
         model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
-        recipe.start.preflight(model)
+        recipe.init.preflight(model)
     positive_int("The number of GPUs", hardware.gpus)
-    if train.batch % (hardware.gpus * train.accumulate):
+    if train.batch_size % (hardware.gpus * train.gradient_accumulation_steps):
         raise ValueError(
-            f"A batch of {train.batch} does not divide among {hardware.gpus} GPUs in {train.accumulate} parts each; "
-            "set --train.batch or --train.accumulate."
+            f"A batch of {train.batch_size} does not divide among {hardware.gpus} GPUs in {train.gradient_accumulation_steps} parts each; "
+            "set --train.batch-size or --train.gradient-accumulation-steps."
         )
     return plan(
-        model, sizes.shape, train.batch, hardware.device, hardware.gpus, train.steps, text=sizes.text,
-        micro_batch=train.batch // (hardware.gpus * train.accumulate), replicas=train.replicas,
+        model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps, text=sizes.text,
+        micro_batch=train.batch_size // (hardware.gpus * train.gradient_accumulation_steps), replicas=train.replicas,
         precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
         draw=Draw(how.steps, how.head_steps, guided=how.guidance != 1, iterations=how.iterations),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
 from tmatch.data.crop import Crop
 from tmatch.data.manifest import Settings
 from tmatch.data.sources import open_source
-from tmatch.hub import Precision
+from tmatch.hub import EncoderDtype
 from tmatch.prepare import Preparation
 from tmatch.ranks import rank_and_world_size
 from tmatch.tensors import Device, positive_int, resolve_device
@@ -45,11 +45,11 @@ class Encoding:
     """how many times a rectangle's shorter side the longer one is, at most"""
     smallest: int = 16
     """pixels of the shorter side under which an image is skipped"""
-    dtype: Precision = "float16"
+    dtype: EncoderDtype = "float16"
     """of latents and text, as written; codes are whole numbers"""
-    precision: Precision = "float32"
+    precision: EncoderDtype = "float32"
     """of the encoders"""
-    text_precision: Precision | None = None
+    text_precision: EncoderDtype | None = None
     """of the text encoder, where it is another"""
     chunk: int = 1024
     """rows that are encoded, and written, together"""

@@ -13,7 +13,7 @@ from tmatch.codec.autoencoder import Autoencoder
 from tmatch.codec.codec import Codec
 from tmatch.codec.codes import CodeAutoencoder
 from tmatch.config import Config
-from tmatch.hub import digest
+from tmatch.hub import fingerprint
 
 WEIGHTS, SETTINGS = "autoencoder.safetensors", "recipe.json"
 
@@ -24,7 +24,9 @@ class AutoencoderConfig(Config):
     channels: int = Field(default=4, gt=0, description="channels of a latent")
     width: int = Field(default=48, gt=0, multiple_of=8, description="width of the convolutions")
     blocks: int = Field(default=1, gt=0, description="residual blocks at each of the two resolutions")
-    levels: tuple[int, ...] = Field(default=(), description="levels of a discrete autoencoder; their product is the codebook size")
+    levels: tuple[int, ...] = Field(
+        default=(), description="levels of a discrete autoencoder; their product is the codebook size"
+    )
 
     def build(self) -> Autoencoder | CodeAutoencoder:
         """The network, with weights from the current generator."""
@@ -79,4 +81,4 @@ def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder |
 
 def autoencoder_digest(codec: Codec) -> str | None:
     """A short digest of the autoencoder's weights; None without one."""
-    return digest(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None
+    return fingerprint(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None

@@ -12,14 +12,14 @@ from pydantic import field_validator
 from tmatch.config import Config
 from tmatch.data.crop import Crop
 from tmatch.data.sources.source import LETTERS
-from tmatch.hub import Precision
+from tmatch.hub import EncoderDtype
 
 
 class Identity(Config):
     """Which network it was: the digest is of its weights."""
 
     name: str
-    precision: Precision
+    precision: EncoderDtype
     digest: str
 
     def differs(self, other: Self) -> str:
@@ -59,7 +59,7 @@ class Settings(Config):
     crop: Crop
     autoencoder: AutoencoderIdentity
     text: TextIdentity
-    dtype: Precision
+    dtype: EncoderDtype
     chunk: int
     batch: int
     licence: str

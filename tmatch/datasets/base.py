@@ -16,7 +16,7 @@ from tmatch.data import ShapeImages
 from tmatch.hub import HubOptions
 from tmatch.tensors import positive_int
 from tmatch.train import BatchSource, Captioned, TrainConfig
-from tmatch.train.processes import SingleProcess
+from tmatch.train.distributed import Distributed
 
 Shape = tuple[int, int, int]
 """Rows, columns and channels of a state."""
@@ -77,7 +77,7 @@ class OpenContext:
     autoencoder: str | None
     text: WordsConfig | None
     validation_images: int
-    distributed: SingleProcess
+    distributed: Distributed
     progress: bool = False
 
 

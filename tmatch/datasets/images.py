@@ -132,7 +132,13 @@ class ImageData(DataConfig):
 
     def _encoded(self, images: CaptionedImages, codec: Codec, context: OpenContext) -> torch.Tensor:
         device = context.train.resolve_device()
-        parts = (self.version(images), self.fingerprint(images, codec), codec.patch.patch, device.type, torch.__version__)
+        parts = (
+            self.version(images),
+            self.fingerprint(images, codec),
+            codec.patch.patch,
+            device.type,
+            torch.__version__,
+        )
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
         return encode_dataset(codec, images, device, cache_folder() / "states", key, context.progress)
 

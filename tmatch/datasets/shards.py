@@ -14,6 +14,7 @@ from tmatch.codec import Codec, Patchify
 from tmatch.codec.diffusers import load_autoencoder
 from tmatch.conditioning import Conditioner, EmbeddedText
 from tmatch.conditioning.transformers import load_text_encoder
+from tmatch.config import FREE
 from tmatch.data import InMemory
 from tmatch.data.manifest import AutoencoderIdentity, Identity, TextIdentity
 from tmatch.data.shards import MANIFEST, ShardSet
@@ -28,7 +29,8 @@ from tmatch.datasets.base import (
     OpenContext,
     WordsConfig,
 )
-from tmatch.hub import HubOptions, MissingExtra
+from tmatch.extras import MissingExtra
+from tmatch.hub import HubOptions
 from tmatch.ranks import local_rank_and_world_size, rank_and_world_size
 from tmatch.train import Captioned
 
@@ -60,7 +62,7 @@ class ShardEncoders(Encoders):
         return Codec(patch, autoencoder)
 
     def codebook_size(self, folder: Path) -> int | None:
-        return self.autoencoder.codes
+        return self.autoencoder.codebook_size
 
     def require_same(self, other: Encoders, model: str) -> None:
         same = isinstance(other, ShardEncoders) and not (
@@ -79,15 +81,13 @@ class ShardsData(DataConfig):
     kind: Literal["shards"] = "shards"
     folders: tuple[Path, ...] = Field(
         default=(Path("shards"),), min_length=1, description="folders that `tmatch prepare` wrote",
-        json_schema_extra={"resume": "free"},
+        json_schema_extra=FREE,
     )  # fmt: skip
     validation: Path | None = Field(
-        default=None, description="another such folder, for validation", json_schema_extra={"resume": "free"}
+        default=None, description="another such folder, for validation", json_schema_extra=FREE
     )
     window: int = Field(default=8, gt=0, description="number of shards to shuffle among each other")
-    workers: int = Field(
-        default=0, ge=0, description="processes that read ahead", json_schema_extra={"resume": "free"}
-    )
+    workers: int = Field(default=0, ge=0, description="processes that read ahead", json_schema_extra=FREE)
 
     @field_validator("folders", mode="before")
     @classmethod
@@ -115,7 +115,7 @@ class ShardsData(DataConfig):
             encoders=encoders,
             build_conditioner=lambda: EmbeddedText(training.null()),
             open_codec=lambda: encoders.codec(patch, None).to(device),
-            codebook_size=encoders.autoencoder.codes,
+            codebook_size=encoders.autoencoder.codebook_size,
             previews=shown.captions[:PREVIEWS],
             fingerprint=training.manifest.contents(),
             images=len(training),
@@ -142,7 +142,9 @@ class ShardsData(DataConfig):
             training, validation = self._shard_sets()
             encoders, shape, _ = self._describe(patch, training, validation)
             lengths = (encoders.text.longest, encoders.text.width)
-            return InputShapes(shape, lengths, encoders.autoencoder.codes, f"from the data shards in {training}")
+            return InputShapes(
+                shape, lengths, encoders.autoencoder.codebook_size, f"from the data shards in {training}"
+            )
         factor, channels = (assumed.code_factor, 1) if discrete else (assumed.factor, assumed.channels)
         if any(assumed.size % (factor * side) for side in patch.patch):
             raise ValueError(f"Images of {assumed.size} pixels do not divide into tokens: set another --assumed.size.")

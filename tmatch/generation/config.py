@@ -33,7 +33,9 @@ class SamplingConfig(Config):
     confidence_temperature: float = _option(1.0, "temperature of the noise on the confidence", "masks", ge=0)
     temperature: float = _option(1.0, "temperature of codes; 0 takes the most likely", "codes", ge=0)
     top_k: int | None = _option(None, "sample from the k most likely codes", "codes", gt=0)
-    top_p: float | None = _option(None, "sample from the most likely codes of this total probability", "codes", gt=0, le=1)
+    top_p: float | None = _option(
+        None, "sample from the most likely codes of this total probability", "codes", gt=0, le=1
+    )
 
     @field_validator("sampler")
     @classmethod

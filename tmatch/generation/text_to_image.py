@@ -126,7 +126,10 @@ class TextToImage(nn.Module):
             return warnings
         down, across = self.codec.token
         known = ", ".join(f"{m * down} x {n * across}" for m, n in sorted(self.grids))
-        return [*warnings, f"the model was trained on images of {known} pixels, not {rows * down} x {columns * across}."]
+        return [
+            *warnings,
+            f"the model was trained on images of {known} pixels, not {rows * down} x {columns * across}.",
+        ]
 
     def _shape(self, height: int | None, width: int | None) -> tuple[int, int, int]:
         """The shape of the state of an image of that size; by default the model's own."""

@@ -196,7 +196,7 @@ def _require_meta(model: Model) -> None:
     if not all(p.is_meta for p in model.parameters()):
         raise ValueError('A plan allocates nothing: build the model under `with torch.device("meta"):`.')
     if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError("Nothing of this model is trained, so there is no step to plan: leave start.freeze out.")
+        raise ValueError("Nothing of this model is trained, so there is no step to plan: leave init.freeze out.")
 
 
 def _group(gpus: int, replicas: int) -> int:

@@ -23,7 +23,7 @@ from tmatch.data.manifest import Chunk, Manifest, Settings, Shard, Skipped
 from tmatch.data.shards import MANIFEST, NULL, Samples, is_whole, write
 from tmatch.data.sources.source import Source, told
 from tmatch.files import write_text
-from tmatch.hub import PRECISIONS
+from tmatch.hub import ENCODER_DTYPES
 from tmatch.prepare.buffer import EncodeBuffer, Encoded, Image
 from tmatch.prepare.records import Records
 
@@ -160,7 +160,7 @@ class Preparation:
             skipped += [self._overflown(row) for (row, _), fine in zip(batches.rows, good, strict=True) if not fine]
             if kept:
                 whole = latents[torch.tensor(good)]
-                whole = whole if self.autoencoder.codes is None else whole.int()
+                whole = whole if self.autoencoder.codebook_size is None else whole.int()
                 conditions, longer = self._conditions([texts for _, texts in kept])
                 samples[size] = Samples.join(whole, conditions, [row for row, _ in kept])
                 cut += longer
@@ -174,7 +174,7 @@ class Preparation:
         """As they are written; codes, which are not finite where the network overflows, as numbers still."""
         with self._fitting(self.autoencoder.name, len(images), "images"):
             latents = self.autoencoder.encode(images.to(self.device).float() / 255).cpu()
-        return latents if self.autoencoder.codes is not None else latents.to(PRECISIONS[self.settings.dtype])
+        return latents if self.autoencoder.codebook_size else latents.to(ENCODER_DTYPES[self.settings.dtype])
 
     def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> tuple[list[list[Tensor]], int]:
         """The tokens of every caption of every image, and how many captions are longer than what is read.
@@ -190,12 +190,12 @@ class Preparation:
             self.records.heartbeat()
             tokens |= {k: row[there] for k, row, there in zip(part, encoded, mask, strict=True)}
         rest = (tokens[k] for k in range(len(captions)))
-        longer = sum(length > self.text.longest for length in lengths)
+        longer = sum(length > self.text.max_length for length in lengths)
         return [[next(rest) for _ in texts] for texts in captions_of], longer
 
     def _held(self, tokens: Tensor) -> Tensor:
         """Tokens as they are written; what a text encoder cannot compute, or shards cannot hold, is refused."""
-        locked = tokens.to(PRECISIONS[self.settings.dtype]).cpu()
+        locked = tokens.to(ENCODER_DTYPES[self.settings.dtype]).cpu()
         if locked.isfinite().all():
             return locked
         name, precision = self.text.name, self.text.precision
@@ -277,9 +277,9 @@ class Preparation:
 
     def _finish(self, chunks: Sequence[Chunk]) -> Manifest:
         """The manifest of all chunks, the rows that were skipped, and the empty caption."""
-        null = self.text.null()
+        null = self.text([self.text.null])
         checksum = write(
-            self.out / NULL, {"text": null.tokens[0][null.mask[0]].to(PRECISIONS[self.settings.dtype]).cpu()}
+            self.out / NULL, {"text": null.tokens[0][null.mask[0]].to(ENCODER_DTYPES[self.settings.dtype]).cpu()}
         )
         skipped = [one.model_dump_json() for chunk in chunks for one in chunk.skipped]
         write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))

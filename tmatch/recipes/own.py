@@ -17,7 +17,9 @@ def folder_autoencoder() -> AutoencoderRun:
 
 def folder_dtm() -> RunConfig:
     """DTM on your own captioned images: set data.folder, and autoencoder to the folder of your autoencoder."""
-    train = TrainConfig(steps=20_000, batch=64, learning_rate=1e-3, weight_decay=0.01, warmup=500, preview_every=1000)
+    train = TrainConfig(
+        steps=20_000, batch_size=64, learning_rate=1e-3, weight_decay=0.01, warmup=500, preview_every=1000
+    )
     return RunConfig(
         train=train, variant="dtm-mean", data=FolderData(), autoencoder="none", text=WordsConfig(),
         sampling=SamplingConfig(guidance=3.0),
@@ -29,8 +31,8 @@ def _shards(variant: str, about: str) -> Callable[[], RunConfig]:
 
     def recipe() -> RunConfig:
         train = TrainConfig(
-            steps=40_000, batch=64, learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=500, cooldown=0.3,
-            ema=0.999, validate_every=1000, preview_every=1000, seed=1,
+            steps=40_000, batch_size=64, learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=500, cooldown=0.3,
+            ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
         )  # fmt: skip
         return RunConfig(
             train=train, variant=variant, data=ShardsData(), backbone=BackboneConfig(width=192, depth=6, heads=6),

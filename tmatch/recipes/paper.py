@@ -45,8 +45,8 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], RunConfig]
 
     def recipe() -> RunConfig:
         train = TrainConfig(
-            steps=_STEPS.get(variant, 500_000), batch=2048, learning_rate=1e-4, warmup=2000, ema=0.9999,
-            precision="bfloat16", parallel="shard", checkpoint_every=5000, validate_every=5000,
+            steps=_STEPS.get(variant, 500_000), batch_size=2048, learning_rate=1e-4, warmup=2000, ema_decay=0.9999,
+            precision="bfloat16", parallel="fsdp", checkpoint_every=5000, validate_every=5000,
             preview_every=10_000, seed=1,
         )  # fmt: skip
         backbone = BackboneConfig(width=2048, depth=24, heads=16, checkpointing=True)
@@ -67,7 +67,7 @@ def _sized(variant: str, size: str) -> Callable[[], RunConfig]:
 
     def recipe() -> RunConfig:
         train = TrainConfig(
-            steps=400_000, batch=256, learning_rate=1e-4, warmup=2000, ema=0.9999, precision="bfloat16",
+            steps=400_000, batch_size=256, learning_rate=1e-4, warmup=2000, ema_decay=0.9999, precision="bfloat16",
             checkpoint_every=2500, validate_every=2500, preview_every=10_000, seed=1,
         )  # fmt: skip
         return RunConfig(

@@ -15,8 +15,8 @@ def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[
 
     def recipe() -> RunConfig:
         train = TrainConfig(
-            steps=steps, batch=64, learning_rate=2e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=200, cooldown=0.3,
-            ema=0.999, validate_every=1000, preview_every=1000, seed=1,
+            steps=steps, batch_size=64, learning_rate=2e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=200, cooldown=0.3,
+            ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
         )  # fmt: skip
         own = {"autoencoder": "shapes", "text": WordsConfig(), **settings}
         return RunConfig(train=train, variant=variant, data=ShapesData(), **own)
@@ -28,7 +28,7 @@ def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[
 def _autoencoder(name: str, steps: int, about: str) -> Callable[[], AutoencoderRun]:
     def recipe() -> AutoencoderRun:
         train = TrainConfig(
-            steps=steps, batch=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema=0.995, seed=1
+            steps=steps, batch_size=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema_decay=0.995, seed=1
         )  # fmt: skip
         data = ShapesData(images=20_000, withhold=False)
         return AutoencoderRun(train=train, data=data, **SHIPPED[name].model_dump())

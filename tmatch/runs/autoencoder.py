@@ -9,6 +9,7 @@ from pydantic import Field
 
 from tmatch.codec import Autoencoder, CodeAutoencoder
 from tmatch.codec.saved import SETTINGS, WEIGHTS, AutoencoderConfig
+from tmatch.config import FREE
 from tmatch.datasets import AnyImageData
 from tmatch.eval.shapes import check
 from tmatch.files import write_tensors, write_text
@@ -26,7 +27,7 @@ class AutoencoderRun(AutoencoderConfig):
     kl: float = Field(default=1e-4, ge=0, description="weight of the KL divergence from N(0, I)")
     held_out: int = Field(
         default=1000, gt=0, description="images that the finished autoencoder is evaluated on",
-        json_schema_extra={"resume": "free"},
+        json_schema_extra=FREE,
     )  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def preflight_autoencoder(run: AutoencoderRun, out: Path) -> None:
     """Raise whatever a run would raise about its folder and data."""
     if rank_and_world_size()[1] > 1:
         raise ValueError("An autoencoder is trained by a single process: start it without torchrun.")
-    require_resumable(out, run.train, run.model_dump(mode="json"))
+    require_resumable(out, run)
     run.train.resolve_device()
     run.data.training()
     run.data.validation(run.held_out)

@@ -7,7 +7,7 @@ from torch import nn
 
 from tmatch.backbone import DiT, Llama
 from tmatch.codec import Patchify
-from tmatch.config import Config
+from tmatch.config import FREE, Config
 from tmatch.datasets import AnyData, AnyEncoders, AssumedData, InputShapes, ShardsData, WordsConfig
 from tmatch.datasets.base import Shape
 from tmatch.generation.config import SamplingConfig
@@ -26,7 +26,7 @@ class BackboneConfig(Config):
     heads: int = Field(default=4, gt=0, description="attention heads")
     checkpointing: bool = Field(
         default=False, description="recompute activations in the backward pass to save memory",
-        json_schema_extra={"resume": "free"},
+        json_schema_extra=FREE,
     )  # fmt: skip
 
     def build(self, channels: int, condition_width: int | None, timed: bool) -> nn.Module:
@@ -40,7 +40,9 @@ class BackboneConfig(Config):
 class InitConfig(Config):
     """Trained model to start from."""
 
-    model: str | None = Field(default=None, description="name or folder of a model; weights of matching shape are loaded")
+    model: str | None = Field(
+        default=None, description="name or folder of a model; weights of matching shape are loaded"
+    )
     freeze: bool = Field(default=False, description="do not train the loaded weights (except a grown vocabulary)")
     lora: int = Field(default=0, ge=0, description="train the backbone by LoRA of this rank; 0 trains it fully")
 
@@ -69,13 +71,13 @@ class RunConfig(Config):
     text: WordsConfig | None = Field(default=None, description="text encoder of in-memory images")
     init: InitConfig = InitConfig()
     caption_dropout: float = Field(default=0.1, ge=0, le=1, description="share of captions dropped, for guidance")
-    sampling: SamplingConfig = Field(default=SamplingConfig(), json_schema_extra={"resume": "free"})
+    sampling: SamplingConfig = Field(default=SamplingConfig(), json_schema_extra=FREE)
     validation_images: int = Field(
-        default=256, gt=0, description="images of the validation loss", json_schema_extra={"resume": "free"}
+        default=256, gt=0, description="images of the validation loss", json_schema_extra=FREE
     )
     eval_prompts: int = Field(
         default=1000, gt=0, description="prompts that the finished model is evaluated on",
-        json_schema_extra={"resume": "free"},
+        json_schema_extra=FREE,
     )  # fmt: skip
 
     @field_validator("variant")

@@ -122,7 +122,7 @@ def _card(model: LoadedModel, title: str) -> Iterator[str]:
     yield f'pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hub'
     yield from ('pipe("a red circle").images[0].save("image.png")', "```", "")
     yield from _fine_tuned(model.config.run.init)
-    yield f"Trained for up to {train.steps:,} steps of {train.batch:,} images at a learning rate of "
+    yield f"Trained for up to {train.steps:,} steps of {train.batch_size:,} images at a learning rate of "
     yield f"{train.learning_rate:g}; the weights are averaged. Default sampling: {sampling.steps or 'its own'} "
     yield f"steps{_head_steps(model)} and guidance {sampling.guidance:g}."
     if isinstance(config.encoders, ShardEncoders):

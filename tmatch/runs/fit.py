@@ -10,7 +10,7 @@ from torch import Tensor
 from tmatch.codec import Patchify
 from tmatch.data.images import grid
 from tmatch.datasets import Dataset, OpenContext
-from tmatch.eval import evaluate
+from tmatch.eval.evaluate import evaluate
 from tmatch.files import write_tensors, write_text
 from tmatch.generation import TextToImage
 from tmatch.rng import seeded_init
@@ -18,6 +18,8 @@ from tmatch.runs.config import ModelConfig, RunConfig
 from tmatch.runs.finetune import apply_init, matching_names, require_same_encoders
 from tmatch.runs.lora import merge_lora
 from tmatch.train import GeneratorTask, Task, Trainer, checkpoint
+from tmatch.train.distributed import Distributed
+from tmatch.train.launch import init_distributed
 from tmatch.train.resume import require_resumable
 
 
@@ -27,14 +29,14 @@ def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str
     Returns the result, {} on ranks other than 0, or None if training was interrupted: call it again to resume.
     """
     preflight_generator(run, out)
-    distributed = run.train.processes()
+    distributed = init_distributed(run.train)
     context = OpenContext(
         Patchify(run.patch), run.train, out, run.autoencoder, run.text, run.validation_images, distributed, progress
     )
     dataset = run.data.open(context)
-    trainer = _trainer(run, dataset, out)
+    trainer = _trainer(run, dataset, out, distributed)
     trainer.resume()
-    if trainer.processes.rank == 0:
+    if distributed.rank == 0:
         config = ModelConfig(run=run, shape=dataset.shape, grids=dataset.grids, encoders=dataset.encoders)
         write_text(out / "model.json", config.model_dump_json(indent=2) + "\n")
         if trainer.step < run.train.steps:  # results of an earlier, shorter run are out of date
@@ -42,11 +44,11 @@ def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str
                 (out / name).unlink(missing_ok=True)
     if not trainer.run(progress=progress):
         return None
-    average = trainer.processes.gather(trainer.ema)
+    average = distributed.gather(trainer.ema)
     if average is not None:
         write_tensors(out / "model.safetensors", merge_lora(average.state_dict()))
-        trainer.processes.to_device(average)
-    trainer.processes.drain()  # the other ranks end here, while rank 0 evaluates
+        distributed.to_device(average)
+    distributed.drain()  # the other ranks end here, while rank 0 evaluates
     if average is None:
         return {}
     assert isinstance(average, GeneratorTask)
@@ -55,7 +57,7 @@ def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str
 
 def preflight_generator(run: RunConfig, out: Path) -> None:
     """Raise whatever a run would raise about its folder, data and networks; no network is allocated."""
-    require_resumable(out, run.train, run.model_dump(mode="json"))
+    require_resumable(out, run)
     run.train.resolve_device()
     if checkpoint.latest(out) is not None:
         return
@@ -64,7 +66,7 @@ def preflight_generator(run: RunConfig, out: Path) -> None:
         matching_names(run.init, run.network(shapes.shape, shapes.text[1], shapes.codebook_size))
 
 
-def _trainer(run: RunConfig, dataset: Dataset, out: Path) -> Trainer:
+def _trainer(run: RunConfig, dataset: Dataset, out: Path, distributed: Distributed) -> Trainer:
     with seeded_init(run.train.seed):
         conditioner = dataset.build_conditioner()
         model = run.network(dataset.shape, conditioner.width, dataset.codebook_size)
@@ -77,7 +79,7 @@ def _trainer(run: RunConfig, dataset: Dataset, out: Path) -> Trainer:
         return grid(_pipeline(dataset, task).generate(dataset.previews, seeds, run.sampling).images)
 
     seeds = range(len(dataset.previews))
-    return Trainer(task, run.train, out, about=run, preview=preview, contents=dataset.fingerprint)
+    return Trainer(task, run.train, out, run, preview, dataset.fingerprint, distributed)
 
 
 def _pipeline(dataset: Dataset, task: GeneratorTask) -> TextToImage:
@@ -89,7 +91,8 @@ def _finish(run: RunConfig, dataset: Dataset, average: GeneratorTask, out: Path,
     result: dict[str, Any] = {"weights": "model.safetensors", "images": dataset.images}
     prompts = run.data.eval_prompts(run.eval_prompts)
     if prompts is not None:
-        measured = evaluate(_pipeline(dataset, average), prompts, run.data.metrics, run.sampling, progress=progress)
+        pipeline = _pipeline(dataset, average)
+        measured = evaluate(pipeline, prompts.captions, prompts, run.data.metrics, run.sampling, progress=progress)
         result |= {key: value for key, value in measured.items() if key != "seconds"}
     write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
     return result

@@ -2,15 +2,15 @@
 
 from torch import Tensor, nn
 
+from tmatch.extras import needs_extra
+
 BASE = ".base_layer."
 
 
 def add_lora(backbone: nn.Module, rank: int) -> None:
     """Replace every W of the blocks by W + B A, with B = 0 at first, and train A and B only."""
-    try:
+    with needs_extra("LoRA", "lora"):
         from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise ValueError("LoRA needs peft: pip install 'tmatch[lora]'.") from error
     layers = [
         name for name, module in backbone.named_modules() if isinstance(module, nn.Linear) and name.startswith("blocks")
     ]

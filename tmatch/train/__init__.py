@@ -1,4 +1,4 @@
-"""Training: one loop for every task, resumable bit for bit."""
+"""Training: one loop for every task, with resume to the bit."""
 
 from tmatch.train.autoencoder import AutoencoderTask
 from tmatch.train.config import TrainConfig

@@ -1,4 +1,4 @@
-"""An autoencoder as a training task: reconstruction, and where it is continuous a little of a divergence to N(0, I)."""
+"""An autoencoder as a training task: reconstruction, and a small KL divergence if it is continuous."""
 
 from typing import Any
 
@@ -20,18 +20,18 @@ class AutoencoderTask(Task):
     ) -> None:
         super().__init__()
         if images.shape[-1] % 4 or images.shape[-2] % 4:
-            raise ValueError(f"The sides of images divide by 4; got {images.shape[-2]}x{images.shape[-1]}.")
+            raise ValueError(f"The sides of images must be multiples of 4; got {images.shape[-2]}x{images.shape[-1]}.")
         self.autoencoder = autoencoder
         self.data = InMemory(images, seed=seed)
         self.kl = kl
 
     def loss(self, step: int, size: int, part: int, parts: int) -> Tensor:
         chosen = self.data.indices(step, size).tensor_split(parts)[part]
-        places = torch.arange(size).tensor_split(parts)[part]
+        indices = torch.arange(size).tensor_split(parts)[part]
         image = self.data.x[chosen]
-        rng = RandomStreams.derive(self.data.seed, step, places, image.device)
-        rebuilt, divergence = self.autoencoder.trained(image, rng)
-        return (rebuilt - image).square().mean() + self.kl * divergence
+        rng = RandomStreams.derive(self.data.seed, step, indices, image.device)
+        reconstruction, divergence = self.autoencoder.trained(image, rng)
+        return (reconstruction - image).square().mean() + self.kl * divergence
 
     def deepcopy_memo(self) -> dict[int, Any]:
         return {id(self.data): self.data}

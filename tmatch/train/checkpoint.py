@@ -1,9 +1,9 @@
-"""Checkpoints: safetensors and JSON, each written whole or not at all."""
+"""Checkpoints: a folder of safetensors and record.json, written completely or not at all."""
 
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tmatch.files import sync, write_tensors, write_text
+from tmatch.migrate import FORMAT, migrate_settings, migrate_weight_name
 
 Tensors = dict[str, dict[str, Tensor]]
-"""Named groups of named tensors."""
-Shapes = dict[str, dict[str, torch.Size]]
+"""Named groups (model, ema, optimizer) of named tensors."""
 OTHERS = (
     "model.safetensors",
     "autoencoder.safetensors",
@@ -26,15 +26,15 @@ OTHERS = (
     "metadata.jsonl",
     "manifest.json",
 )
-"""What runs write at their end, and what else of ours a folder may hold: models, checkpoints, images, shards."""
+"""Files of models, finished runs, checkpoints, generated images and data shards, which a new run must not overwrite."""
 WRITTEN = r"(model|ema|optimizer|shard-.*)\.safetensors(\.index\.json)?|record\.json"
-"""The files of a checkpoint."""
+"""Names of the files of a checkpoint; PyTorch names the parts that several processes write shard-*."""
 
 
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:
-    """Write `folder`/step-N beside its final place and move it there at once; the `keep` newest stay.
+    """Write `folder`/step-N atomically and keep the `keep` newest checkpoints.
 
-    Killed at any moment, the folder holds the checkpoint before or the one after, never half of one.
+    If the process is killed at any moment, the newest checkpoint is complete.
     """
     begin(place := draft(folder))
     for name, group in tensors.items():
@@ -43,75 +43,77 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
 
 
 def require_free(folder: Path) -> None:
-    """Refuse a folder where a run would take the place of something else; one that has checkpoints goes on."""
+    """Raise if a run would overwrite files of something else in a folder without checkpoints."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; give a folder for the run.")
+        raise ValueError(f"{folder} is a file; choose a folder for the run.")
     others = [name for name in OTHERS if (folder / name).exists()]
     foreign = (file for file in draft(folder).glob("[!.]*") if not re.fullmatch(WRITTEN, file.name))
     others += [str(file.relative_to(folder)) for file in foreign]
     if others and latest(folder) is None:
         raise ValueError(
-            f"{folder} holds {others[0]}, and no run that could go on; give a new folder, so that nothing is lost."
+            f"{folder} contains {others[0]} and no checkpoint to resume from; choose a new folder to keep its files."
         )
 
 
 def draft(folder: Path) -> Path:
-    """Where a checkpoint of the run in a folder is written before it counts."""
+    """Return the folder in which the next checkpoint of a run is written."""
     return folder / "writing"
 
 
 def begin(place: Path) -> None:
-    """Have a draft's place, and nothing in it."""
+    """Create an empty draft."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
 
 
 def commit(place: Path, step: int, record: dict[str, Any], keep: int = 2) -> Path:
-    """Make what was written to a draft the checkpoint of a step."""
+    """Turn a draft into the checkpoint of a step."""
     folder = place.parent
     final = folder / f"step-{step:08d}"
-    about = {"step": step, "parts": len(_parts(place)), **record}
-    write_text(place / "record.json", json.dumps(about, indent=2) + "\n")
+    contents = {"format": FORMAT, "step": step, "parts": len(_parts(place)), **record}
+    write_text(place / "record.json", json.dumps(contents, indent=2) + "\n")
     sync(place)
-    if final.exists():  # the same step, saved again: the one there is as good
+    if final.exists():  # the same step, saved before
         shutil.rmtree(place)
         return final
     place.rename(final)
     sync(folder)
     for old in _all(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)  # on a network disk it stays while somebody reads it
+        shutil.rmtree(old, ignore_errors=True)  # may fail on a network disk while somebody reads it
     return final
 
 
 def _all(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first; what else is called step-something is not ours."""
+    """Return the checkpoints of a run, oldest first."""
     return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint of a run, if it has one."""
+    """Return the newest checkpoint of a run, if there is one."""
     found = _all(folder)
     return found[-1] if found else None
 
 
 def record(path: Path, entries: Sequence[str] = ()) -> dict[str, Any]:
-    """What a checkpoint says of itself, with these entries in it."""
+    """Read record.json of a checkpoint, which must contain these entries; settings of format 1 are migrated."""
     if not (path / "record.json").is_file():
-        raise ValueError(f"{path} is not a checkpoint: it has no record.json; {_ELSE}")
+        raise ValueError(f"{path} is not a checkpoint: record.json is missing; {_ADVICE}")
     try:
         found = json.loads((path / "record.json").read_text())
     except ValueError as error:
-        raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ELSE}") from error
+        raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ADVICE}") from error
     if not isinstance(found, dict) or not {"step", *entries} <= set(found):
-        raise ValueError(f"The checkpoint {path} is damaged (its record.json is not one); {_ELSE}")
+        raise ValueError(f"The checkpoint {path} is damaged (record.json is incomplete); {_ADVICE}")
+    if found.get("format", 1) < FORMAT and isinstance(found.get("settings"), dict):
+        found["settings"] = migrate_settings(found["settings"])
     return found
 
 
 def is_sharded(path: Path) -> bool:
-    """Whether several processes wrote a checkpoint, each its part; all parts are there then."""
+    """Return whether several processes wrote a checkpoint in parts; raise if a part is missing."""
     found, parts = len(_parts(path)), record(path).get("parts", 0)
     if found != parts:
-        raise ValueError(f"The checkpoint {path} is damaged ({found} of its {parts} parts are there); {_ELSE}")
+        raise ValueError(f"The checkpoint {path} is damaged ({found} of its {parts} parts are present); {_ADVICE}")
     return found > 0
 
 
@@ -119,73 +121,84 @@ def _parts(path: Path) -> list[Path]:
     return list(path.glob("shard-*.safetensors"))
 
 
+def flatten(tensors: Tensors) -> dict[str, Tensor]:
+    """Return all tensors as `group/name`."""
+    return {f"{group}/{name}": tensor for group, named in tensors.items() for name, tensor in named.items()}
+
+
 def load(path: Path, group: str) -> dict[str, Tensor]:
-    """A group of tensors of a checkpoint, all of them."""
-    written = is_sharded(path)
-    with _said(path):
-        if not written:
-            return load_file(path / f"{group}.safetensors")
-        from tmatch.train import sharded  # a second of imports that others do without
+    """Load a group of tensors of a checkpoint."""
+    names, sharded = _stored_names(path), is_sharded(path)
+    with _explained(path):
+        if not sharded:
+            return {names(name): tensor for name, tensor in load_file(path / f"{group}.safetensors").items()}
+        from tmatch.train import dcp  # takes a second, which others save
 
-        tensors = {name: torch.empty(shape) for name, shape in sharded.shapes(path)[group].items()}
-        sharded.fill(path, {group: tensors})
-        return tensors
+        shapes = {name: shape for name, shape in dcp.shapes(path).items() if name.startswith(f"{group}/")}
+        dcp.fill(path, tensors := {name: torch.empty(shape) for name, shape in shapes.items()})
+        return {names(name.removeprefix(f"{group}/")): tensor for name, tensor in tensors.items()}
 
 
-def fill(path: Path, tensors: Tensors, like: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Give tensors, which may be spread over processes, their values in a checkpoint.
+def fill(path: Path, tensors: Tensors, distribute_like: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Load a checkpoint into tensors, which may be sharded.
 
-    `like` lays a whole tensor out as another is.
+    `distribute_like` distributes a full tensor as another one is.
     """
-    written = is_sharded(path)
-    with _said(path):
-        if written:
-            from tmatch.train import sharded  # a second of imports that others do without
+    names, sharded, own = _stored_names(path), is_sharded(path), flatten(tensors)
+    with _explained(path):
+        if sharded:
+            from tmatch.train import dcp  # takes a second, which others save
 
-            _require_same(path, sharded.shapes(path), tensors)
-            sharded.fill(path, tensors)
+            saved = dcp.shapes(path)
+            _require_same(path, {names(name): shape for name, shape in saved.items()}, own)
+            dcp.fill(path, {name: own[names(name)] for name in saved})
             return
-        _require_same(path, _shapes(path, list(tensors)), tensors)
-        for name, group in tensors.items():
-            saved = load_file(path / f"{name}.safetensors")
-            with torch.no_grad():
-                for key, tensor in group.items():
-                    tensor.copy_(like(saved[key], tensor))
+        _require_same(path, {names(name): shape for name, shape in _shapes(path, list(tensors)).items()}, own)
+        for group in tensors:
+            for name, value in load_file(path / f"{group}.safetensors").items():
+                tensor = own[names(f"{group}/{name}")]
+                with torch.no_grad():
+                    tensor.copy_(distribute_like(value, tensor))
 
 
-def _shapes(path: Path, groups: Sequence[str]) -> Shapes:
-    found: Shapes = {}
+def _stored_names(path: Path) -> Callable[[str], str]:
+    """Return the mapping from the names in a checkpoint to the current ones."""
+    return migrate_weight_name if record(path).get("format", 1) < FORMAT else str
+
+
+def _shapes(path: Path, groups: Sequence[str]) -> dict[str, torch.Size]:
+    found: dict[str, torch.Size] = {}
     for group in groups:
         with safe_open(path / f"{group}.safetensors", "pt") as file:
-            found[group] = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            for name in file.keys():  # noqa: SIM118
+                found[f"{group}/{name}"] = torch.Size(file.get_slice(name).get_shape())
     return found
 
 
-def _require_same(path: Path, saved: Shapes, tensors: Tensors) -> None:
-    for group, own in tensors.items():
-        for name in sorted({*own, *saved.get(group, {})}):
-            there, mine = saved.get(group, {}).get(name), own[name].shape if name in own else None
-            if there != mine:
-                shapes = [list(shape) if shape is not None else "not there" for shape in (there, mine)]
-                reason = f"{group} {name} is {shapes[0]} in it and {shapes[1]} here."
-                raise Mismatch(f"The checkpoint {path} is of another architecture: {reason}")
+def _require_same(path: Path, saved: Mapping[str, torch.Size], own: Mapping[str, Tensor]) -> None:
+    for name in sorted({*own, *saved}):
+        theirs, ours = saved.get(name), own[name].shape if name in own else None
+        if theirs != ours:
+            shapes = ["missing" if shape is None else f"of shape {list(shape)}" for shape in (theirs, ours)]
+            reason = f"{name} is {shapes[0]} in the checkpoint and {shapes[1]} in the model."
+            raise Mismatch(f"The checkpoint {path} has another architecture: {reason}")
 
 
 class Mismatch(ValueError):
-    """A checkpoint is whole, and of something else."""
+    """The checkpoint is intact but belongs to another model."""
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """What goes wrong with a damaged checkpoint, in a sentence."""
+def _explained(path: Path) -> Iterator[None]:
+    """Turn errors of a damaged checkpoint into one sentence."""
     try:
         yield
     except Mismatch:
         raise
     except FileNotFoundError as error:
-        raise ValueError(f"The checkpoint {path} is damaged ({Path(str(error)).name} is missing); {_ELSE}") from error
+        raise ValueError(f"The checkpoint {path} is damaged ({Path(str(error)).name} is missing); {_ADVICE}") from error
     except (SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ELSE}") from error
+        raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ADVICE}") from error
 
 
-_ELSE = "remove its folder to go back to the one before, or start anew."
+_ADVICE = "remove its folder to resume from the previous checkpoint, or start a new run."

@@ -1,98 +1,94 @@
-"""How to train."""
+"""Training settings."""
 
 from contextlib import AbstractContextManager
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 
-from tmatch.config import Config
+from tmatch.config import FREE, Config
 from tmatch.ranks import rank_and_world_size
 from tmatch.tensors import Device, Precision, matmul_precision, resolve_device
-from tmatch.train.processes import Parallel, SingleProcess, init_distributed
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainConfig(Config):
-    """How to descend; every figure has its place here, and no other key is taken."""
+    """Optimizer and training-loop settings."""
 
-    steps: int = Field(gt=0)  # of the optimizer
-    batch: int = Field(default=128, gt=0)  # samples a step
-    accumulate: int = Field(default=1, gt=0)  # parts a batch is computed in, to save memory
-    learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
-    warmup: int = Field(default=100, ge=0)  # steps until it is reached
-    cooldown: float = Field(default=0.0, ge=0, le=1)  # share of the steps over which it falls to zero at the end
-    weight_decay: float = Field(default=0.0, ge=0)  # of AdamW
-    betas: tuple[Share, Share] = (0.9, 0.99)  # of AdamW
-    clip: float = Field(default=1.0, gt=0)  # the largest norm of the gradient
-    ema: float = Field(default=0.999, ge=0, lt=1)  # decay of the averaged weights
-    checkpoint_every: int = Field(default=500, gt=0)  # steps
-    validate_every: int = Field(default=500, ge=0)  # steps; 0 is never
-    preview_every: int = Field(default=0, ge=0)  # steps between images of what is learnt; 0 is never
-    tensorboard: bool = False  # write losses and images for TensorBoard too
-    compile: bool = False  # compile the networks first
-    precision: Precision = "float32"  # of matrix products
-    device: Device = "auto"  # 'auto' takes the accelerator if there is one
-    parallel: Parallel = "replicate"  # the weights, between the processes of torchrun (DDP), or shard them (FSDP2)
-    replicas: int = Field(default=1, gt=0)  # of weights that are sharded, so that gathering stays in a machine (HSDP)
-    seed: int = Field(default=0, ge=0, lt=2**31)  # of weights, order and noise
-
-    FREE: ClassVar[tuple[str, ...]] = (
-        "checkpoint_every", "validate_every", "preview_every", "tensorboard", "workers", "parallel", "replicas",
-        "accumulate", "device", "compile", "shards", "validation", "validation_images", "held_out", "sampling",
-        "backbone.checkpointing",
-    )  # fmt: skip
-    """What the weights do not depend on, but for rounding: a run goes on with other values of these.
-
-    Shards may lie elsewhere: they are known by their contents.
-    """
+    steps: int = Field(gt=0, description="optimizer steps")
+    batch_size: int = Field(default=128, gt=0, description="samples per step, over all processes")
+    gradient_accumulation_steps: int = Field(
+        default=1, gt=0, description="micro-batches per step and process, to save memory", json_schema_extra=FREE
+    )
+    learning_rate: float = Field(default=1e-3, gt=0, description="peak learning rate")
+    warmup: int = Field(default=100, ge=0, description="steps of linear warm-up")
+    cooldown: float = Field(default=0.0, ge=0, le=1, description="fraction of the steps of linear decay to 0")
+    weight_decay: float = Field(default=0.0, ge=0, description="weight decay of AdamW")
+    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.99), description="betas of AdamW")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="gradient norm above which gradients are clipped")
+    ema_decay: float = Field(default=0.999, ge=0, lt=1, description="decay of the averaged weights")
+    checkpoint_every: int = Field(default=500, gt=0, description="steps between checkpoints", json_schema_extra=FREE)
+    validate_every: int = Field(
+        default=500, ge=0, description="steps between validations; 0 disables them", json_schema_extra=FREE
+    )
+    preview_every: int = Field(
+        default=0, ge=0, description="steps between sample sheets; 0 disables them", json_schema_extra=FREE
+    )
+    tensorboard: bool = Field(default=False, description="TensorBoard logs", json_schema_extra=FREE)
+    compile: bool = Field(default=False, description="torch.compile for the networks", json_schema_extra=FREE)
+    precision: Precision = Field(default="float32", description="precision of matrix products")
+    device: Device = Field(default="auto", description="device; auto: the accelerator, if any", json_schema_extra=FREE)
+    parallel: Literal["ddp", "fsdp"] = Field(
+        default="ddp", description="replicated (DDP) or sharded (FSDP2) weights under torchrun", json_schema_extra=FREE
+    )
+    replicas: int = Field(
+        default=1, gt=0, description="groups of processes that each hold all FSDP shards (HSDP)", json_schema_extra=FREE
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31, description="seed of weights, data order and noise")
 
     @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if self.batch % self.accumulate:
-            raise ValueError(f"A batch of {self.batch} does not divide into {self.accumulate} parts.")
-        if self.replicas > 1 and self.parallel == "replicate":
-            raise ValueError("train.replicas is for sharded weights: set train.parallel to shard, or leave it out.")
+    def _consistent(self) -> Self:
+        if self.batch_size % self.gradient_accumulation_steps:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not divisible into {self.gradient_accumulation_steps} parts."
+            )
+        if self.replicas > 1 and self.parallel == "ddp":
+            raise ValueError("train.replicas requires sharded weights: set train.parallel to fsdp.")
         return self
 
     def parts(self) -> int:
-        """Into how many a batch is cut, over all processes."""
+        """Return the number of micro-batches per step, over all processes."""
         world = rank_and_world_size()[1]
-        parts = self.accumulate * world
+        parts = self.gradient_accumulation_steps * world
         if world > 1 and world % self.replicas:
-            raise ValueError(f"{world} processes do not divide into {self.replicas} train.replicas.")
-        if self.batch % parts:
+            raise ValueError(f"{world} processes are not divisible into {self.replicas} train.replicas.")
+        if self.batch_size % parts:
             raise ValueError(
-                f"A batch of {self.batch} does not divide into {parts} parts; make train.batch a multiple of {parts}."
+                f"batch_size {self.batch_size} is not divisible into {parts} parts; make train.batch_size a multiple "
+                f"of {parts}."
             )
         return parts
 
     def resolve_device(self) -> torch.device:
-        """Where to compute."""
+        """Return the device to train on."""
         return resolve_device(self.device)
 
-    def processes(self) -> SingleProcess:
-        """Who trains: this process, or all that torchrun started."""
-        self.parts()  # refuses what does not divide
-        precision = torch.bfloat16 if self.precision == "bfloat16" else None
-        return init_distributed(self.parallel, self.resolve_device(), precision, self.replicas)
-
     def autocast(self) -> AbstractContextManager[None]:
-        """Matrix products in bfloat16 where that is asked for; losses and weights stay in float32."""
+        """Run matrix products in bfloat16 if `precision` says so; losses and weights stay in float32."""
         return torch.autocast(self.resolve_device().type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
-    def products(self) -> AbstractContextManager[None]:
-        """Matrix products in TF32 where that is asked for, on the way back too."""
+    def matmul_precision(self) -> AbstractContextManager[None]:
+        """Run matrix products in TF32 if `precision` says so, in the backward pass too."""
         return matmul_precision("tf32" if self.precision == "tf32" else "float32", self.resolve_device())
 
-    def rate(self, step: int, steps: int | None = None) -> float:
-        """Warm-up, then constant, then down to zero over the last `cooldown` share of the steps."""
+    def learning_rate_at(self, step: int, steps: int | None = None) -> float:
+        """Linear warm-up, then constant, then linear decay to zero over the last `cooldown` fraction of the steps."""
         last = steps or self.steps
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         fall = min(1.0, (last - step) / (self.cooldown * last)) if self.cooldown else 1.0
         return self.learning_rate * rise * fall
 
-    def ema_decay(self, step: int) -> float:
-        """Short at first, so that early previews show the model and not its initial weights."""
-        return min(self.ema, (1 + step) / (10 + step))
+    def ema_decay_at(self, step: int) -> float:
+        """min(ema_decay, (1 + step) / (10 + step)): early previews show the model and not its initial weights."""
+        return min(self.ema_decay, (1 + step) / (10 + step))

@@ -1,4 +1,4 @@
-"""A generator as a training task: states and captions, with captions dropped for guidance."""
+"""A generator as a training task: captioned states, with caption dropout for classifier-free guidance."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,33 +15,32 @@ from tmatch.rng import RandomStreams
 from tmatch.tensors import State
 from tmatch.train.trainer import Task
 
-MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Near which times validation measures the loss."""
-
-AT_ONCE = 32
-"""Samples that validation measures together, so that it takes no more memory than training."""
+VALIDATION_TIMES = (0.1, 0.3, 0.5, 0.7, 0.9)
+VALIDATION_BATCH_SIZE = 32
 
 
 class BatchSource(ABC):
-    """Captioned states, in batches that depend on (seed, step) alone, of which any part may be asked for."""
+    """Captioned states in batches that depend on (seed, step) alone."""
 
     seed: int
 
     @abstractmethod
     def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Any]]:
-        """One of `parts` equal parts of a step's batch of `size`: states, and captions as the text encoder reads."""
+        """Return one of `parts` equal parts of a step's batch of `size`: states, and inputs of the conditioner."""
 
 
 @dataclass(frozen=True)
 class Captioned(BatchSource):
-    """States and their captions, in pairs, all in memory."""
+    """States and their captions, in memory."""
 
     data: InMemory
     captions: Sequence[Any]
 
     def __post_init__(self) -> None:
         if len(self.captions) != len(self.data):
-            raise ValueError(f"There are {len(self.captions)} captions for {len(self.data)} states; they go in pairs.")
+            raise ValueError(
+                f"There are {len(self.captions)} captions for {len(self.data)} states; each state needs one."
+            )
 
     @property
     def seed(self) -> int:  # type: ignore[override]
@@ -53,9 +52,9 @@ class Captioned(BatchSource):
 
 
 class GeneratorTask(Task):
-    """Algorithm 1 on captioned states; a share `drop` of the captions is left empty, so that guidance can be used.
+    """Algorithm 1 on captioned states; a fraction `caption_dropout` of the captions is replaced by the null caption.
 
-    Batch order and noise come from (seed, step, place in the batch), so a batch may be cut anywhere.
+    Data order and noise depend on (seed, step, index in the batch), so a batch may be split anywhere.
     """
 
     def __init__(
@@ -64,37 +63,37 @@ class GeneratorTask(Task):
         encoder: Conditioner,
         training: BatchSource,
         validation: Captioned | None = None,
-        drop: float = 0.15,
+        caption_dropout: float = 0.15,
     ) -> None:
         super().__init__()
         self.model = model
         self.encoder = encoder
         self.training_set = training
         self.validation_set = validation
-        self.drop = drop
+        self.caption_dropout = caption_dropout
 
     def loss(self, step: int, size: int, part: int, parts: int) -> Tensor:
         x, captions = self.training_set.batch(step, size, part, parts)
-        places = torch.arange(size).tensor_split(parts)[part]
-        rng = RandomStreams.derive(self.training_set.seed, step, places)
-        dropped = (rng.uniform() < self.drop).tolist()  # on the CPU, so that the host does not wait for a GPU
+        indices = torch.arange(size).tensor_split(parts)[part]
+        rng = RandomStreams.derive(self.training_set.seed, step, indices)
+        dropped = (rng.uniform() < self.caption_dropout).tolist()  # on the CPU: the host does not wait for a GPU
         rng = rng.to(x.device)
-        given = [self.encoder.empty if drop else text for text, drop in zip(captions, dropped, strict=True)]
-        return self.model.loss(x, rng, self.encoder(given)).mean()
+        inputs = [self.encoder.null if drop else text for text, drop in zip(captions, dropped, strict=True)]
+        return self.model.loss(x, rng, self.encoder(inputs)).mean()
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """The loss near fixed times, captions given, always with the same noise."""
+        """Return the loss near fixed times, with all captions and the same noise at each call."""
         if self.validation_set is None:
             return {}
         x, seed, captions = self.validation_set.data.x, self.validation_set.data.seed, self.validation_set.captions
-        moments = {self.model.times.nearest(t): 0.0 for t in MOMENTS}  # of which a coarse grid has fewer
-        for places in torch.arange(len(x)).split(AT_ONCE):
-            condition = self.encoder([captions[k] for k in places.tolist()])
-            for fixed_time in moments:
-                rng = RandomStreams.derive(seed, 0, places, x.device)
-                moments[fixed_time] += self.model.loss(x[places], rng, condition, fixed_time).sum().item()
-        losses = {f"t={fixed_time.t:g}": total / len(x) for fixed_time, total in moments.items()}
+        totals = {self.model.times.nearest(t): 0.0 for t in VALIDATION_TIMES}  # fewer on a coarse grid
+        for indices in torch.arange(len(x)).split(VALIDATION_BATCH_SIZE):
+            condition = self.encoder([captions[k] for k in indices.tolist()])
+            for time in totals:
+                rng = RandomStreams.derive(seed, 0, indices, x.device)
+                totals[time] += self.model.loss(x[indices], rng, condition, time).sum().item()
+        losses = {f"t={time.t:g}": total / len(x) for time, total in totals.items()}
         return {**losses, "mean": sum(losses.values()) / len(losses)}
 
     def compile_modules(self) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: losses, validation, images, on disk and in TensorBoard."""
+"""Progress of a run: losses, validation losses and previews, on disk and in TensorBoard."""
 
 import json
 import sys
@@ -11,14 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from tmatch.data.images import save_image
+from tmatch.extras import needs_extra
 from tmatch.files import write_text
 
-MINUTE = 60
-"""Seconds between lines on how far a run is."""
+REPORT_SECONDS = 60
+"""Seconds between progress lines."""
 
 
 class ProgressReport:
-    """How far a run is, on stderr: a bar in a terminal, elsewhere a line a minute; nothing unless `on`."""
+    """Progress on stderr: a bar in a terminal, one line per minute elsewhere; nothing unless `on`."""
 
     def __init__(self, steps: int, on: bool) -> None:
         console = Console(stderr=True)
@@ -40,43 +41,43 @@ class ProgressReport:
         self._bar.stop()
 
     def at(self, step: int, loss: str = "", speed: str = "") -> None:
-        """After a step."""
+        """Report the state after a step."""
         self._bar.update(self._task, completed=step, loss=loss, speed=speed)
-        if self._lines and time.monotonic() - self._last > MINUTE:
+        if self._lines and time.monotonic() - self._last > REPORT_SECONDS:
             self._last = time.monotonic()
             print(f"tmatch: step {step} of {self._steps}, {loss}, {speed}", file=sys.stderr, flush=True)
 
 
 class Log:
-    """A line of JSON for each record; `truncate` drops what a killed run wrote after its last checkpoint."""
+    """JSON lines, one per record."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> list[dict[str, Any]]:
-        """Every whole line."""
+        """Return all complete lines."""
         lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
         try:
             rows = [json.loads(line) for line in lines if line.endswith("\n")]
             return [row for row in rows if row["step"] >= 0]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.path} is damaged ({error}); mend it or remove it, and the run goes on.") from error
+            raise ValueError(f"{self.path} is damaged ({error}); fix or remove it to resume.") from error
 
     def append(self, step: int, **values: Any) -> None:  # noqa: ANN401
-        """What was seen after this many steps."""
+        """Append the values of a step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
     def truncate(self, step: int) -> None:
-        """Keep the lines up to a step."""
+        """Drop the lines after a step, which a killed run wrote after its last checkpoint."""
         if self.path.exists():
             kept = "".join(json.dumps(line) + "\n" for line in self.read() if line["step"] <= step)
             write_text(self.path, kept)
 
 
 class Monitor:
-    """Losses and validation as JSON lines, images as PNG; all of it in TensorBoard too, on request."""
+    """Losses and validation losses as JSON lines, previews as PNG files, and optionally all of them in TensorBoard."""
 
     def __init__(self, out: Path, tensorboard: bool = False) -> None:
         self.out = out
@@ -86,39 +87,39 @@ class Monitor:
         self.board: Any = None
 
     def loss(self, step: int, loss: float, rate: float) -> None:
-        """The loss of the update that led to this step."""
+        """Log the loss of the update that led to this step."""
         self.losses.append(step, loss=loss)
         if self.board is not None:
             self.board.add_scalar("loss", loss, step)
             self.board.add_scalar("learning rate", rate, step)
 
     def validation(self, step: int, losses: dict[str, dict[str, float]]) -> None:
-        """Losses on held-out data, {weights: {where: loss}}."""
+        """Log losses on held-out data, {weights: {time: loss}}."""
         self.validations.append(step, **losses)
         if self.board is not None:
             for weights, values in losses.items():
                 for where, value in values.items():
                     self.board.add_scalar(f"validation {weights}/{where}", value, step)
 
-    def measured(self, step: int) -> bool:
-        """Whether there are losses on held-out data of a step."""
+    def has_validation(self, step: int) -> bool:
+        """Return whether the validation losses of a step are logged."""
         return any(line["step"] == step for line in self.validations.read())
 
     def image(self, step: int, weights: str, image: Tensor) -> None:
-        """What the weights draw, (3, height, width) in [0, 1]."""
+        """Write a preview (3, height, width) in [0, 1]."""
         save_image(image, self._image_file(step, weights), scale=4)
         if self.board is not None:
             self.board.add_image(weights, image, step)
 
-    def drew(self, step: int, weights: str) -> bool:
-        """Whether there is an image of a step."""
+    def has_image(self, step: int, weights: str) -> bool:
+        """Return whether the preview of a step exists."""
         return self._image_file(step, weights).is_file()
 
     def _image_file(self, step: int, weights: str) -> Path:
         return self.out / "previews" / f"step-{step:08d}-{weights}.png"
 
     def truncate(self, step: int) -> None:
-        """Begin, or go on, after a step: what was written beyond it will be written again."""
+        """Start or resume after a step: remove later records and partial files."""
         for draft in (self.out / "previews").glob(".*.writing"):
             draft.unlink()
         self.losses.truncate(step)
@@ -127,13 +128,13 @@ class Monitor:
             self.board = _board(self.out / "tensorboard", step)
 
     def flush(self) -> None:
-        """Have everything on disk."""
+        """Write everything to disk."""
         if self.board is not None:
             self.board.flush()
 
 
-class Silent(Monitor):
-    """Tells nothing: another process does."""
+class SilentMonitor(Monitor):
+    """Writes nothing: rank 0 does."""
 
     def __init__(self) -> None:
         super().__init__(Path())
@@ -149,8 +150,6 @@ class Silent(Monitor):
 
 
 def _board(folder: Path, step: int) -> Any:  # noqa: ANN401
-    try:
+    with needs_extra("TensorBoard logging", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ValueError("TensorBoard is an extra: pip install 'tmatch[tensorboard]', or leave it off.") from error
     return SummaryWriter(str(folder), purge_step=step + 1)

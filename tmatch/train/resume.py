@@ -1,56 +1,68 @@
-"""Whether the run in a folder is the one that is asked for."""
+"""Whether a run with given settings may resume from the checkpoints in a folder."""
 
 from pathlib import Path
 from typing import Any
 
+from tmatch.config import Config, default_settings, free_keys
 from tmatch.train import checkpoint
 from tmatch.train.config import TrainConfig
 
 CONTENTS = "data contents"
-"""The entry of a digest of the data among the settings of a run."""
+"""Key of the digest of the data among the settings of a run."""
 
 
-def require_resumable(out: Path, config: TrainConfig, settings: dict[str, Any]) -> None:
-    """Refuse a folder in which a run of these settings can neither begin nor go on."""
+def require_resumable(out: Path, config: Config) -> None:
+    """Raise if a run with this configuration can neither start nor resume in a folder."""
     checkpoint.require_free(out)
     newest = checkpoint.latest(out)
     if newest is not None:
-        require_same_run(newest, config, settings)
+        require_same_run(newest, config)
 
 
-def require_same_run(newest: Path, config: TrainConfig, settings: dict[str, Any]) -> int:
-    """The step of a checkpoint; refused where the run that it is of is another one."""
-    record, out = checkpoint.record(newest, ("settings",)), newest.parent
+def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
+    """Return the step of a checkpoint; raise if it belongs to a run with other settings or other data.
+
+    A setting that only one side has counts as its default on the other.
+    """
+    record, out, train = checkpoint.record(newest, ("settings",)), newest.parent, train_config(config)
     step, saved = record["step"], record["settings"]
-    then, now = _flat(saved if isinstance(saved, dict) else {}), _flat(settings)
-    if not then:
-        raise ValueError(f"The newest checkpoint of {out} does not say what run it is of; remove its folder.")
-    free = {*config.FREE}
-    steps_then = then.get("train.steps", then.get("steps"))
-    if all(config.rate(k, steps_then) == config.rate(k) for k in range(step)):
-        free.add("steps")  # the run may become longer or shorter while the steps it took stay the same
-    bound = [key for key in now if not free & {key.removeprefix("train."), key.partition(".")[0]}]
-    changed = [key for key in bound if then.get(key, now[key]) != now[key]]
-    if changed in (["steps"], ["train.steps"]):
+    if not isinstance(saved, dict) or not saved:
+        raise ValueError(f"The newest checkpoint of {out} does not contain its settings; remove its folder.")
+    defaults = _flat(default_settings(config))
+    then, now = (defaults | _flat(settings) for settings in (saved, config.model_dump(mode="json")))
+    free = free_keys(config)
+    prefix = "" if train is config else "train."
+    steps_then = then[f"{prefix}steps"]
+    if all(train.learning_rate_at(k, steps_then) == train.learning_rate_at(k) for k in range(step)):
+        free.add(f"{prefix}steps")  # the steps taken so far do not depend on the number of steps
+    digest = then.pop(CONTENTS, contents)
+    changed = [key for key in sorted({*then, *now}) if then.get(key, ...) != now.get(key, ...)]
+    changed = [key for key in changed if not any(f"{key}.".startswith(f"{name}.") for name in free)]
+    if changed == [f"{prefix}steps"]:
         raise ValueError(
-            f"{out} holds a run with another {changed[0]}, {steps_then}, and its learning rate has begun to fall, so "
-            f"it cannot become a run of {config.steps} steps; give a new folder, or the old settings."
+            f"{out} contains a run with {changed[0]} {steps_then}, whose learning rate has started to decay; it cannot "
+            f"change to {train.steps} steps. Choose a new folder or the old settings."
         )
-    if changed == [CONTENTS]:
+    if changed:
         raise ValueError(
-            f"{out} holds a run on another data set, or one that was encoded by another; give a new folder, or the old "
-            "data."
+            f"{out} contains a run with another {' and '.join(changed)}; choose a new folder or the old settings."
         )
-    if changed:  # other settings may be why the data is another
-        named = " and ".join(key for key in changed if key != CONTENTS)
-        raise ValueError(f"{out} holds a run with another {named}; give a new folder, or the old settings.")
-    if step > config.steps:
-        raise ValueError(f"{out} has taken {step} steps already; ask for as many, or more.")
+    if contents and digest != contents:
+        raise ValueError(f"{out} contains a run on other data; choose a new folder or the old data.")
+    if step > train.steps:
+        raise ValueError(f"{out} contains a run of {step} steps; set train.steps to at least as many.")
     return int(step)
 
 
+def train_config(config: Config) -> TrainConfig:
+    """Return the training settings of a run's configuration, which may be nothing else."""
+    train = config if isinstance(config, TrainConfig) else getattr(config, "train", None)
+    assert isinstance(train, TrainConfig), "the configuration of a run has a field `train`"
+    return train
+
+
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
+    """Return nested settings under dotted names."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

@@ -11,7 +11,8 @@ from typing import Any
 from tmatch.data.sources.pairs import PairSource, holds_images, linked_folders
 from tmatch.data.sources.source import PICTURES, FolderSource, Source, TableSource, require_columns
 from tmatch.data.sources.tars import TarSource
-from tmatch.hub import extra, first_line
+from tmatch.extras import needs_extra
+from tmatch.hub import first_line
 
 SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 """What names of files begin with."""
@@ -101,7 +102,7 @@ def _of_split(name: str, files: Sequence[Path], split: str) -> list[Path]:
 
 def _parquet(name: str, files: Sequence[Path], columns: tuple[str, str]) -> Any:  # noqa: ANN401
     """These columns of all files that have rows, which must be tables; their names are no patterns."""
-    with extra(f"The data set {name}"):
+    with needs_extra(f"The data set {name}", "t2i"):
         from pyarrow import ArrowException
         from pyarrow.parquet import read_metadata
     full = []
@@ -122,7 +123,7 @@ def _parquet(name: str, files: Sequence[Path], columns: tuple[str, str]) -> Any:
 
 def _table(name: str, **where: Any) -> Any:  # noqa: ANN401
     """A data set, saved in a folder or from `where` it is to be had, by the `datasets` library."""
-    with extra(f"The data set {name}"):
+    with needs_extra(f"The data set {name}", "t2i"):
         from datasets import load_dataset, load_from_disk
     try:
         return load_dataset(**where) if where else load_from_disk(name)

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from tmatch.conditioning.base import has_surrogates
 from tmatch.data.images import read_image
-from tmatch.hub import extra, first_line
+from tmatch.extras import needs_extra
+from tmatch.hub import first_line
 from tmatch.ranks import rank_and_world_size
 
 SAMPLED, LETTERS = 32, 8
@@ -143,7 +144,7 @@ class TableSource(Source):
     """A data set of the `datasets` library, with a column of images and one of captions."""
 
     def __init__(self, name: str, table: Any, image: str, text: str) -> None:  # noqa: ANN401
-        with extra("A data set in parquet or on the hub"):
+        with needs_extra("A data set in parquet or on the hub", "t2i"):
             from datasets import Image
         require_columns(name, table.column_names, (image, text))
         self.name = name
