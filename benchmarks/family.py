@@ -27,9 +27,9 @@ from tmatch.recipes import RECIPES
 from tmatch.runs import RunConfig, fit, load_model
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-FIRST = 2.0  # the guidance at which steps are chosen
+FIRST = 2.0  # guidance scale while steps are chosen
 HEAD_STEPS = (4, 16)
-STEPS = (16, 64)  # of variants that take any number
+STEPS = (16, 64)  # for variants that allow any number
 FAMILY = [
     f"shapes-{name}"
     for name in (
@@ -41,16 +41,16 @@ Row = dict[str, Any]
 
 
 def shortened(name: str, share: float) -> RunConfig:
-    """A recipe with a share of its steps; the schedule goes with them."""
+    """A recipe with a fraction of its steps."""
     recipe = RECIPES[name]()
     assert isinstance(recipe, RunConfig)
     steps = round(share * recipe.train.steps)
     train = recipe.train.model_copy(update={"steps": steps, "validate_every": 1000, "preview_every": steps})
-    return recipe.model_copy(update={"train": train, "eval_prompts": 100})  # it is measured better below
+    return recipe.model_copy(update={"train": train, "eval_prompts": 100})  # evaluated below
 
 
 def chosen(recipe: RunConfig, pipeline: TextToImage, validation: int) -> SamplingConfig:
-    """Steps, steps of the head, guidance: one after the other, those with the most captions of validation satisfied."""
+    """Steps, then head steps, then guidance, each by the most validation captions satisfied."""
 
     def satisfied(sampling: SamplingConfig) -> float:
         measured = evaluate(pipeline, shapes_split(validation, "validation").captions, sampling=sampling)
@@ -65,12 +65,12 @@ def chosen(recipe: RunConfig, pipeline: TextToImage, validation: int) -> Samplin
 
 
 def choices(validation: int) -> dict[str, Any]:
-    """What the settings of a row are chosen from, and on how many captions: rows are compared where it is the same."""
+    """What the settings of a row are chosen from; older rows are kept if this is unchanged."""
     return {"guidance": list(GUIDANCE), "head_steps": list(HEAD_STEPS), "steps": list(STEPS), "captions": validation}
 
 
 def trained_and_measured(name: str, share: float, runs: Path, prompts: int, validation: int) -> Row:
-    """One variant."""
+    """Train and evaluate one variant."""
     torch.set_num_threads(1)
     recipe = shortened(name, share)
     started = time.process_time()
@@ -153,7 +153,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
     result = json.loads(args.out.read_text()) if args.out.exists() else {}
     steps = {name: shortened(name, args.share).train.steps for name in FAMILY}
-    rows: list[Row] = [  # those of the same training and measure
+    rows: list[Row] = [  # with the same training and evaluation
         row
         for row in result.get("rows", [])
         if (row["train_steps"], row["prompts"], row.get("chosen_from"))

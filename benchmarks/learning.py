@@ -28,7 +28,7 @@ from tmatch.generation.config import SamplingConfig
 from tmatch.runs import load_model
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0)
-STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # of models without a head
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # for models without a head
 GRID = [(steps, head) for steps in (1, 2, 4, 8, 16, 32) for head in (1, 2, 4, 8, 16)]
 SHOWN = ("model", "steps", "head_steps", "guidance", "captions_satisfied", "head_evaluations")
 Row = dict[str, Any]
@@ -39,7 +39,7 @@ def settings_of(pipeline: TextToImage) -> list[tuple[int, int]]:
 
 
 def digest(model: str) -> str:
-    """Which weights these are."""
+    """Digest of the weights."""
     return hashlib.sha256((load_model(model).folder / "model.safetensors").read_bytes()).hexdigest()[:12]
 
 
@@ -50,7 +50,7 @@ def satisfied(model: str, prompts: ShapeImages, steps: int, head: int, guidance:
 
 
 def measure(model: str, steps: int, head: int, prompts: int, validation: int) -> Row:
-    """One setting: guidance by the validation split, the figure by the test split."""
+    """One setting: guidance chosen on the validation split, result on the test split."""
     chosen_by = shapes_split(validation, "validation")
     shares = {w: satisfied(model, chosen_by, steps, head, w)["captions_satisfied"] for w in GUIDANCE}
     guidance = max(shares, key=lambda w: shares[w])
@@ -66,7 +66,7 @@ def measure(model: str, steps: int, head: int, prompts: int, validation: int) ->
 
 
 def chosen(rows: list[Row], model: str, prompts: int) -> Row:
-    """The setting that did best on the validation split, the cheapest of equals; and how it does on new sentences."""
+    """The best setting on the validation split (the cheapest if tied), also evaluated on withheld sentences."""
     own = sorted((row for row in rows if row["model"] == Path(model).name), key=cost)
     best = max(own, key=lambda row: max(row["validation"].values()))
     setting = (best["steps"], best["head_steps"], best["guidance"])
@@ -74,18 +74,18 @@ def chosen(rows: list[Row], model: str, prompts: int) -> Row:
 
 
 def cheapest(rows: list[Row], model: str, bar: float) -> Row | None:
-    """The setting of a model that took the least time among those that satisfy enough."""
+    """The cheapest setting of a model that reaches the threshold."""
     enough = [row for row in rows if row["model"] == Path(model).name and row["captions_satisfied"] >= bar]
     return min(enough, key=lambda row: cost(row), default=None)
 
 
 def cost(row: Row) -> float:
-    """Evaluations, a head's counted as the share of the backbone's operations that it takes here."""
+    """Network evaluations; one of the head costs about 0.15 of one of the backbone."""
     return float(row["backbone_evaluations"] + 0.15 * row["head_evaluations"])
 
 
 def timed(models: list[str], rows: list[Row], bar: float, repeats: int = 9) -> list[Row]:
-    """Milliseconds an image of the cheapest settings that come within 1% of the best, in turns, medians."""
+    """Median milliseconds per image of the cheapest settings within 1% of the best, alternating between models."""
     found = {model: row for model in models if (row := cheapest(rows, model, bar)) is not None}
     pipelines = {model: load_model(model).pipeline for model in found}
     prompts = shapes_split(64, "validation")
@@ -114,7 +114,7 @@ def cell(row: Row | None) -> str:
 
 
 def table(model: str, rows: list[Row]) -> list[str]:
-    """The settings of one model: steps down, head steps across."""
+    """Table of one model: steps by head steps."""
     found = {(row["steps"], row["head_steps"]): row for row in rows if row["model"] == model}
     heads = sorted({head for _, head in found})
     titles = ["captions satisfied"] if heads == [1] else [f"{head} head steps" for head in heads]

@@ -38,7 +38,7 @@ FITTED = Utilisation(backbone=0.019, head=0.0037)
 
 
 def model(name: str) -> tm.Model:
-    """The paper's sizes, with nothing allocated."""
+    """A model of the paper's size, with nothing allocated."""
     with torch.device("meta"):
         return tm.build(name, tm.DiT(channels=16, width=2048, depth=24, heads=16, condition_width=4096), channels=16)
 
@@ -49,7 +49,7 @@ def formula(steps: int, head_steps: int) -> float:
 
 
 def costs(guided: bool) -> dict[str, Cost]:
-    """Of one image: a call of the backbone, what the head does once a transition, a call of the head, a read-out."""
+    """Cost of one call for one image: backbone, preparation of the head, head, read-out."""
     draw = Draw(steps=1, head_steps=1, guided=guided)
     backbone, prepared, head = (calls.each for calls in sampling(model("dtm"), SHAPE, TEXT, draw).calls)
     *_, readout = (calls.each for calls in sampling(model("fm"), SHAPE, TEXT, draw).calls)
@@ -57,7 +57,7 @@ def costs(guided: bool) -> dict[str, Cost]:
 
 
 def predicted(each: Mapping[str, Cost], steps: int, head_steps: int, shares: Utilisation) -> float:
-    """Seconds an image; without head steps that of flow matching."""
+    """Seconds per image; 0 head steps is flow matching."""
     backbone, prepared, head, readout = (
         seconds(each[name], H100, "bfloat16", shares.head if name in ("preparation", "head") else shares.backbone)
         for name in ("backbone", "preparation", "head", "readout")
@@ -66,7 +66,7 @@ def predicted(each: Mapping[str, Cost], steps: int, head_steps: int, shares: Uti
 
 
 def compare() -> dict[str, Any]:
-    """All that is said of sampling."""
+    """All results on sampling."""
     each = {"guided": costs(True), "not guided": costs(False)}
     guided = each["guided"]
     joint = guided["head"].flops + guided["preparation"].flops
@@ -101,7 +101,7 @@ def compare() -> dict[str, Any]:
 
 
 def implied(each: Mapping[str, Cost], peak: float) -> dict[str, float]:
-    """FLOPs / (seconds x peak), by the paper's seconds."""
+    """Utilisation implied by the paper's times: FLOPs / (seconds x peak)."""
     return {
         "backbone": each["backbone"].flops / (BACKBONE_MS / 1000 * peak),
         "head": each["head"].flops / (HEAD_MS / 1000 * peak),
@@ -109,7 +109,7 @@ def implied(each: Mapping[str, Cost], peak: float) -> dict[str, float]:
 
 
 def training() -> dict[str, Any]:
-    """The paper's run, 500K steps of 2048, on 64 H100s: a number of our choice, for the paper gives none."""
+    """500K steps of 2048 images on 64 H100s; the paper does not state the number of GPUs."""
     return record(plan(model("dtm"), SHAPE, 2048, H100, 64, 500_000, text=TEXT, draw=Draw(steps=16)))
 
 

@@ -1,10 +1,10 @@
-"""Prepare 10,000 images, killed at random and started again: the same bytes, and memory that does not grow.
+"""Prepare 10,000 images with random kills: same bytes as without, and constant memory.
 
     python benchmarks/prepare.py [--images 10000] [--kills 5] [--out docs/results/prepare.json]
 
-The images are of `shapes`; the encoders are diffusers' tiny autoencoder and a small T5, built here with random
-weights, or those you name. Once undisturbed, once killed (SIGKILL) at random moments; and a tenth of the images,
-whose peak memory is what that of all of them is held against.
+Encodes images of `shapes` with diffusers' tiny autoencoder and a small T5, built here with random weights, or with the
+encoders you name: once uninterrupted, once killed (SIGKILL) at random times, and once with a tenth of the images to
+compare the peak memory.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tmatch.data.shards import ShardSet
 
 
 def build_encoders(folder: Path) -> tuple[str, str]:
-    """Small networks, saved as a hub would have them."""
+    """Small networks, saved like models of the Hub."""
     from diffusers import AutoencoderTiny
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
@@ -45,7 +45,7 @@ def build_encoders(folder: Path) -> tuple[str, str]:
 
 
 def draw(folder: Path, count: int) -> None:
-    """Captioned images, as files."""
+    """Write captioned images."""
     folder.mkdir()
     data, lines = ShapeImages(1, count), []
     for k, caption in enumerate(data.captions):
@@ -62,7 +62,7 @@ def command(source: Path, out: Path, encoders: tuple[str, str]) -> list[str]:
 
 
 def run(line: list[str], seconds: float | None = None) -> tuple[bool, float, float]:
-    """Whether a command ended before it was killed, its seconds, and its peak memory in MB."""
+    """Whether a command finished before it was killed, its seconds, and its peak memory in MB."""
     started = time.perf_counter()
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while seconds is None or time.perf_counter() - started < seconds:
@@ -78,7 +78,7 @@ def run(line: list[str], seconds: float | None = None) -> tuple[bool, float, flo
 
 
 def digest(folder: Path) -> str:
-    """Of every name and byte of the shards and what goes with them."""
+    """Digest of the names and contents of all files."""
     total = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         total.update(f"{file.relative_to(folder)}\n".encode())
@@ -90,9 +90,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--autoencoder", help="instead of the one built here")
-    parser.add_argument("--text", help="instead of the one built here")
-    parser.add_argument("--out", type=Path, help="also write the result there")
+    parser.add_argument("--autoencoder", help="diffusers autoencoder to use instead")
+    parser.add_argument("--text", help="transformers text encoder to use instead")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as name:
