@@ -5,7 +5,7 @@
 
 A size is width x depth x text length. A step is forward, squared error, backward and fused AdamW; steps of both
 networks alternate with each other and with a large float32 matrix product, eager with eager and compiled with compiled.
-Both get the same inputs: 8 latents of 256 tokens (2 x 2 x 4 numbers each), times, and captions of 8 to 23 tokens, padded
+Both get the same inputs: 8 latents of 256 tokens (2 x 2 x 4 numbers each), times, and captions of 8 to 23 tokens padded
 to the text length and masked. PixArt's pipelines pad to 120 (alpha) or 300 (Sigma).
 
 Under torchrun each process trains a replica on its own 8 latents and synchronizes once per step, whereas threads
