@@ -67,10 +67,22 @@ def migrate_model(old: dict[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, "run": recipe, "shape": old["shape"], "grids": old.get("grids", []), "encoders": encoders}
 
 
-def migrate_encoders(old: dict[str, Any]) -> dict[str, Any]:
-    """The identities of pretrained encoders, under today's keys."""
-    rows = {"autoencoder": {"codes": "codebook_size"}, "text": {"longest": "max_length"}}
-    return {part: {rows[part].get(key, key): x for key, x in old[part].items()} for part in rows}
+def migrate_encoders(settings: dict[str, Any]) -> dict[str, Any]:
+    """The identities of pretrained encoders in some settings, under today's keys."""
+    renamed = {"autoencoder": {"codes": "codebook_size"}, "text": {"longest": "max_length"}}
+    parts = {part: settings[part] for part in renamed if isinstance(settings.get(part), dict)}
+    new = {part: {renamed[part].get(key, key): value for key, value in own.items()} for part, own in parts.items()}
+    return {**settings, **new}
+
+
+def migrate_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a folder of data shards, under today's keys."""
+    if "format" in manifest:
+        return manifest
+    rest = {key: value for key, value in manifest.items() if key != "version"}
+    settings = migrate_encoders(manifest["settings"])
+    settings["batch_size"] = settings.pop("batch")
+    return {"format": FORMAT, **rest, "settings": settings}
 
 
 def _renamed(section: str, settings: dict[str, Any]) -> dict[str, Any]:

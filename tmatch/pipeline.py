@@ -141,7 +141,7 @@ class Pipeline:
             wrong = error.errors()[0]
             name = {"steps": "num_inference_steps", "guidance": "guidance_scale"}.get(key := str(wrong["loc"][0]), key)
             raise ValueError(f"{name}: {wrong['msg']}, got {wrong['input']!r}.") from error
-        require_applicable(options, self.networks.model.kernel)
+        require_applicable(self.networks.model.kernel, options)
         result = self.networks.generate(
             each,
             _seeds(seed, generator, len(each)),

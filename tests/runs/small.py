@@ -17,12 +17,18 @@ NETWORKS: dict[str, Any] = {
 }
 
 
-def small_run(variant: str = "dtm-mean", **changes: Any) -> RunConfig:
-    settings = {"train": TRAIN, "data": ShapesData(images=40), "autoencoder": "shapes", **NETWORKS, **changes}
+def small_run(variant: str = "dtm-mean", **changes: object) -> RunConfig:
+    settings: dict[str, Any] = {
+        "train": TRAIN,
+        "data": ShapesData(images=40),
+        "autoencoder": "shapes",
+        **NETWORKS,
+        **changes,
+    }
     return RunConfig(variant=variant, validation_images=4, eval_prompts=6, **settings)
 
 
-def changed(run: RunConfig, **train: Any) -> RunConfig:
+def changed(run: RunConfig, **train: object) -> RunConfig:
     """The same run with other training settings."""
     return run.model_copy(update={"train": run.train.model_copy(update=train)})
 

@@ -40,7 +40,7 @@ class PretrainedAutoencoder(nn.Module):
         return {
             "name": self.name, "precision": self.precision, "digest": fingerprint(self.network),
             "channels": self.channels, "factor": self.factor, "scale": self.scale, "shift": self.shift,
-            "codes": self.codebook_size,
+            "codebook_size": self.codebook_size,
         }  # fmt: skip
 
     @property

@@ -44,7 +44,7 @@ class PretrainedText(Conditioner):
         tokenizer = repr(sorted(self.tokenizer.get_vocab().items())) + _rules(self.tokenizer)
         return {
             "name": self.name, "precision": self.precision, "digest": fingerprint(self.network, tokenizer),
-            "width": self.width, "longest": self.max_length,
+            "width": self.width, "max_length": self.max_length,
         }  # fmt: skip
 
     def lengths(self, captions: Sequence[str]) -> list[int]:

@@ -51,7 +51,7 @@ class ShardEncoders(Encoders):
 
     def conditioner(self, folder: Path, hub: HubOptions = HubOptions()) -> Conditioner:
         with _exported_or_named(folder, TEXT_FOLDER, self.text.name) as name:
-            encoder = load_text_encoder(name, self.text.longest, self.text.precision, hub)
+            encoder = load_text_encoder(name, self.text.max_length, self.text.precision, hub)
         _require_same(self.text, TextIdentity(**encoder.identity()))
         return encoder
 
@@ -70,8 +70,8 @@ class ShardEncoders(Encoders):
         )
         if not same:
             raise ValueError(
-                f"{model} was trained with other encoders than these data shards were prepared with: prepare the images "
-                "with its encoders, or train without init.model."
+                f"{model} was trained with other encoders than these data shards were prepared with: prepare the "
+                "images with its encoders, or train without init.model."
             )
 
 
@@ -141,7 +141,7 @@ class ShardsData(DataConfig):
         if all((folder / MANIFEST).is_file() for folder in self.folders):
             training, validation = self._shard_sets()
             encoders, shape, _ = self._describe(patch, training, validation)
-            lengths = (encoders.text.longest, encoders.text.width)
+            lengths = (encoders.text.max_length, encoders.text.width)
             return InputShapes(
                 shape, lengths, encoders.autoencoder.codebook_size, f"from the data shards in {training}"
             )

@@ -1,23 +1,14 @@
 """Generating images for prompts and computing metrics on them."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
+from tmatch.config import known_name
 from tmatch.data import CaptionedImages
-from tmatch.eval import METRICS, Metric
+from tmatch.eval import METRICS
 from tmatch.generation import TextToImage
 from tmatch.generation.config import SamplingConfig
 from tmatch.tensors import Precision
-
-
-def find_metric(name: str) -> Metric:
-    """A row of METRICS."""
-    if name not in METRICS:
-        nearest = get_close_matches(name, METRICS, 1)
-        hint = f" (did you mean '{nearest[0]}'?)" if nearest else ""
-        raise ValueError(f"There is no metric '{name}'{hint}; the metrics are {', '.join(METRICS)}.")
-    return METRICS[name]
 
 
 def evaluate(
@@ -35,7 +26,7 @@ def evaluate(
 
     `reference` is a set of real images, for metrics that use one.
     """
-    chosen = [find_metric(name) for name in metrics]
+    chosen = [METRICS[known_name("metric", name, METRICS)] for name in metrics]
     options: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "precision": precision}
     generated = pipeline.generate(prompts, range(len(prompts)), sampling, **options)
     result: dict[str, Any] = {"prompts": len(prompts)}

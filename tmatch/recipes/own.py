@@ -31,8 +31,8 @@ def _shards(variant: str, about: str) -> Callable[[], RunConfig]:
 
     def recipe() -> RunConfig:
         train = TrainConfig(
-            steps=40_000, batch_size=64, learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=500, cooldown=0.3,
-            ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
+            steps=40_000, batch_size=64, learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=500,
+            cooldown=0.3, ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
         )  # fmt: skip
         return RunConfig(
             train=train, variant=variant, data=ShardsData(), backbone=BackboneConfig(width=192, depth=6, heads=6),

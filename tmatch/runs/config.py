@@ -63,7 +63,7 @@ class RunConfig(Config):
     data: AnyData
     autoencoder: str | None = Field(
         default=None,
-        description="autoencoder of in-memory images: 'shapes', 'shapes-codes', 'none' (pixels), or the folder of a run",
+        description="autoencoder of in-memory images: 'shapes', 'shapes-codes', 'none' (pixels), or a run's folder",
     )
     patch: tuple[PositiveInt, PositiveInt] = Field(default=(2, 2), description="latent pixels per token")
     backbone: BackboneConfig = BackboneConfig()

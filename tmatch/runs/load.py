@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tmatch.codec import Patchify
+from tmatch.config import did_you_mean
 from tmatch.generation import TextToImage
 from tmatch.hub import HubOptions, download
 from tmatch.migrate import migrate_model, migrate_weight_name
@@ -97,12 +97,8 @@ def _folder(name: str) -> Path:
         return folder
     if folder.exists():
         raise ValueError(f"{folder} is not a trained model, since it has no model.json; give the folder of a run.")
-    close = get_close_matches(name, MODELS, n=1)
-    hint = f" (did you mean '{close[0]}'?)" if close else ""
-    raise ValueError(
-        f"There is no model '{name}'{hint}; give the folder of a run, {HUB}owner/name for a model on the hub, or one of "
-        f"{', '.join(MODELS)}."
-    )
+    choices = f"the folder of a run, {HUB}owner/name for a model on the hub, or one of {', '.join(MODELS)}"
+    raise ValueError(f"There is no model '{name}'{did_you_mean(name, MODELS)}; give {choices}.")
 
 
 def _weights_in(folder: Path) -> Path:
