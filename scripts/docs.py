@@ -109,7 +109,7 @@ def recipes() -> str:
 
 A recipe is a function that returns the whole configuration of a run. `tmatch train RECIPE --out DIR` trains it,
 `tmatch train RECIPE --help` lists its settings, and `tmatch recipes` prints the names. *Sampling* is what previews and
-the finished model use by default: steps (x head steps) and guidance scale."""
+the finished model use by default: steps (x head steps) and guidance scale w; "own" is the variant's number of steps."""
     ]
     for group, members in GROUPS.items():
         timed = any(name in TIMES for name in members)
