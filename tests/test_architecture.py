@@ -26,6 +26,7 @@ LAYERS = [
     {"codec", "conditioning", "hub"},
     {"data"},
     {"eval", "generation", "plan", "prepare", "train"},
+    {"datasets"},
     {"runs"},
     {"recipes"},
     {"pipeline"},
