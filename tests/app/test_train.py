@@ -15,8 +15,8 @@ import pytest
 from commands import SMALL, assert_rejected, run, succeed
 
 from tmatch.app.overrides import as_file, with_file
+from tmatch.datasets.images import _keep_autoencoder
 from tmatch.recipes import RECIPES
-from tmatch.runs.autoencoder import copy_autoencoder
 from tmatch.train import checkpoint
 
 TRAIN = ["train", "shapes-dtm", *SMALL, "--out"]
@@ -51,7 +51,7 @@ def test_a_full_disk_loses_nothing(limit: int, started: Path) -> None:
         done = run(*TRAIN, str(started), "--train.steps", "6")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert_rejected(done, "could not be written")
+    assert_rejected(done, "File too large", "resume")
     assert json.loads((started / "model.json").read_text())["shape"] == [4, 4, 16]
     succeed(*TRAIN, str(started), "--train.steps", "6")
 
@@ -91,8 +91,8 @@ def test_a_folder_named_autoencoder_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "autoencoder").mkdir()
     for name in ("recipe.json", "autoencoder.safetensors", "losses.jsonl"):
         (tmp_path / "autoencoder" / name).write_text("mine")
-    with pytest.raises(ValueError, match="give another folder for the run"):
-        copy_autoencoder(str(tmp_path / "autoencoder"), tmp_path)
+    with pytest.raises(ValueError, match="holds other files"):
+        _keep_autoencoder(str(tmp_path / "autoencoder"), tmp_path)
     assert len(list((tmp_path / "autoencoder").iterdir())) == 3
 
 
@@ -183,7 +183,7 @@ def test_torchrun_reports_an_error_once(processes: str, settings: list[str], wor
 
 
 def test_a_plan_needs_neither_data_nor_memory() -> None:
-    settings = ("dtm-s", "--gpus", "2", "--device", "rtx 4090", "--expected.text-width", "64", "--backbone.depth", "1")
+    settings = ("dtm-s", "--gpus", "2", "--device", "rtx 4090", "--assumed.text-width", "64", "--backbone.depth", "1")
     plan = json.loads(succeed("plan", *settings, "--json").stdout)
     assert (plan["gpus"], plan["device"], plan["tokens_an_image"]) == (2, "RTX 4090", 256)
     assert plan["drawing"]["at_least_seconds_by_steps"]["32"]["4"] == plan["drawing"]["at_least_seconds"]
