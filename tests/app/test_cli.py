@@ -77,11 +77,7 @@ def test_lists_name_everything_within_80_columns(monkeypatch: pytest.MonkeyPatch
         (["train", "shapes-dtm", "--out", "x", "--train.step", "5"], ["--train.steps"]),
         (["train", "shapes-dtm", "--out", "x", "--train.steps", "five"], ["--train.steps", "five"]),
         (["train", "shapes-dtm", "--out", "x", "--train.steps", "0"], ["--train.steps: ", "greater than 0, got 0"]),
-<<<<<<< HEAD
-        (["train", "shapes-dtm", "--out", "x", "--sampling.guidance", "nan"], ["--sampling.guidance: "]),
-=======
         (["train", "shapes-dtm", "--out", "x", "--sampling.guidance", "nan"], ["--sampling.guidance: ", "finite"]),
->>>>>>> origin/main
         (["train", "shapes-dtm", "--out", "x", "--sampling.solver", "hein"], ["--sampling.solver: ", "'heun'?"]),
         (["train", "shapes-dtm", "--out", "x", "--patch", "0", "1"], ["--patch.0: ", "greater than 0, got 0"]),
         (["train", "shapes-dtm", "--out", "x", "--variant", "dmt"], ["--variant: ", "did you mean 'dtm'?"]),
