@@ -10,7 +10,7 @@ from importlib import import_module
 from pydantic import ValidationError
 
 from tmatch import __version__
-from tmatch.app.parse import INTERRUPTED
+from tmatch.app.parse import INTERRUPTED, call
 from tmatch.config import did_you_mean
 
 COMMANDS = {
@@ -24,7 +24,7 @@ COMMANDS = {
     "recipes": "list what `tmatch train` can train",
     "models": "list the trained models that come with the package",
 }
-"""Each command is the function `main` of the module of its name; imported when called, so that help needs no torch."""
+"""Each command is the function `main` of the module of its name, whose parameters are its options."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.command not in COMMANDS:
         parser.error(f"there is no command '{given.command}'{did_you_mean(given.command, COMMANDS)}")
     try:
-        import_module(f"tmatch.app.{given.command}").main(given.arguments)
+        call(given.command, import_module(f"tmatch.app.{given.command}").main, given.arguments)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os._exit(0)  # a normal exit would flush again and print the error
     except (ValueError, OSError) as error:

@@ -2,14 +2,12 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tmatch.app.parse import call
 from tmatch.app.sampling_options import (
     DEFAULT_MODEL,
     SAMPLING_OPTIONS,
@@ -25,12 +23,7 @@ from tmatch.runs import load_model
 from tmatch.tensors import positive_int
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse and run."""
-    call("evaluate", _evaluate, arguments)
-
-
-def _evaluate(
+def main(
     *,
     model: str = DEFAULT_MODEL,
     metrics: tuple[str, ...] = (),

@@ -1,23 +1,16 @@
 """`tmatch export`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from tmatch.app.parse import call
 from tmatch.hub import ENCODER_DTYPES, AlreadyPublic, EncoderDtype, upload
 from tmatch.runs import load_model
 from tmatch.runs.export import export
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse and run."""
-    call("export", _export, arguments)
-
-
-def _export(
+def main(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     out: Path,
     dtype: EncoderDtype = "float16",

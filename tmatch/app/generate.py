@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 import tyro
 
-from tmatch.app.parse import call
 from tmatch.app.sampling_options import (
     DEFAULT_MODEL,
     SAMPLING_OPTIONS,
@@ -21,7 +20,7 @@ from tmatch.app.sheet import save_sheet
 from tmatch.conditioning.base import shortened
 from tmatch.data.images import grid, save_animation, save_image
 from tmatch.data.shapes import SIZE
-from tmatch.eval.shapes import detect, satisfies
+from tmatch.eval.shapes import DetectedObject, detect, satisfies
 from tmatch.files import write_text
 from tmatch.generation import GeneratedImages
 from tmatch.generation.frames import evenly_spaced
@@ -33,12 +32,7 @@ FRAMES = 13
 """Frames of a path strip."""
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse and run."""
-    call("generate", _generate, arguments)
-
-
-def _generate(
+def main(
     prompts: tyro.conf.Positional[tuple[str, ...]] = (),
     /,
     *,
@@ -92,22 +86,14 @@ def _generate(
 
 def _prompts(prompts: tuple[str, ...], file: Path | None) -> list[str]:
     """All prompts, from the command line and from a file."""
-    texts = [*prompts, *(() if file is None else _lines(file))]
+    try:
+        text = "" if file is None else file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not a UTF-8 text file; write one prompt per line.") from error
+    texts = [*prompts, *(line.strip() for line in text.splitlines() if line.strip())]
     if not texts:
         raise ValueError("Give a prompt, for example: tmatch generate 'a red circle and a blue square'.")
     return texts
-
-
-def _lines(path: Path) -> list[str]:
-    if not path.is_file():
-        raise ValueError(f"There is no prompt file {path}.")
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a UTF-8 text file; write one prompt per line.") from error
-    if not lines:
-        raise ValueError(f"{path} has no prompts; write one per line.")
-    return lines
 
 
 def _require_writable(out: Path) -> None:
@@ -120,27 +106,20 @@ def _require_writable(out: Path) -> None:
         raise ValueError(f"{out} is a folder; give a file name that ends in .png, or a folder without that ending.")
     if folder == out and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give a new folder, so that nothing in it is overwritten.")
-    probe = folder / ".tmatch-writing"
-    probe.touch()
-    probe.unlink()
 
 
-def _verdicts(prompts: Sequence[str], result: GeneratedImages) -> list[str]:
-    """What the exact checker finds in images of shapes; "" for prompts that are not captions of shapes."""
-    verdicts = []
-    for prompt, objects in zip(prompts, detect(result.images), strict=True):
-        try:
-            verdicts.append("ok" if satisfies(objects, " ".join(prompt.lower().split())) else "prompt not satisfied")
-        except ValueError:
-            verdicts.append("")
-    return verdicts
+def _verdict(prompt: str, objects: Sequence[DetectedObject]) -> str:
+    """Whether objects satisfy a prompt; "" for a prompt that is not a caption of shapes."""
+    try:
+        return "  [ok]" if satisfies(objects, " ".join(prompt.lower().split())) else "  [prompt not satisfied]"
+    except ValueError:
+        return ""
 
 
 def _report(prompts: Sequence[str], seeds: range, result: GeneratedImages, shapes: bool) -> None:
-    checkable = shapes and result.images.shape[-2:] == (SIZE, SIZE)
-    verdicts = _verdicts(prompts, result) if checkable else [""] * len(prompts)
-    for prompt, seed, verdict in zip(prompts, seeds, verdicts, strict=True):
-        print(f"seed {seed}  {shortened(prompt)}" + (f"  [{verdict}]" if verdict else ""))
+    found = detect(result.images) if shapes and result.images.shape[-2:] == (SIZE, SIZE) else [None] * len(prompts)
+    for prompt, seed, objects in zip(prompts, seeds, found, strict=True):
+        print(f"seed {seed}  {shortened(prompt)}{'' if objects is None else _verdict(prompt, objects)}")
     calls = result.evaluations
     print(f"{calls.backbone} backbone and {calls.head} head evaluations per image, {result.seconds:.1f} s in total")
 

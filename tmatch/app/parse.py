@@ -17,7 +17,12 @@ INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended."""
 
 
-def call(command: str, function: Callable[..., None], arguments: Sequence[str], **defaults: Config) -> None:
+def call(command: str, function: Callable[..., None], arguments: Sequence[str]) -> None:
+    """Call a function with options parsed by its signature; a parameter `recipe` is chosen by the first argument."""
+    (_call_with_recipe if "recipe" in signature(function).parameters else _call)(command, function, arguments)
+
+
+def _call(command: str, function: Callable[..., None], arguments: Sequence[str], **defaults: Config) -> None:
     """Parse arguments by a function's signature and docstring, then call it: its own errors are not parsing errors.
 
     A parameter with one of the `defaults` takes a configuration of that type, whose fields are the options.
@@ -65,8 +70,8 @@ def _validated(value: Any) -> Any:  # noqa: ANN401
     return type(value).model_validate(value.model_dump(warnings=False)) if isinstance(value, Config) else value
 
 
-def call_with_recipe(command: str, function: Callable[..., None], arguments: Sequence[str]) -> None:
-    """As `call`; the first argument names the recipe, whose settings are the defaults of the parameter `recipe`.
+def _call_with_recipe(command: str, function: Callable[..., None], arguments: Sequence[str]) -> None:
+    """As `_call`; the first argument names the recipe, whose settings are the defaults of the parameter `recipe`.
 
     A file given as `--config` overrides the recipe, and options override the file.
     """
@@ -91,7 +96,7 @@ def call_with_recipe(command: str, function: Callable[..., None], arguments: Seq
         settings = with_data(settings, known.kind)
     if known.config is not None:
         settings = with_file(settings, known.config)
-    call(f"{command} {rest[0]}", function, [*rest[1:], *config], recipe=settings)
+    _call(f"{command} {rest[0]}", function, [*rest[1:], *config], recipe=settings)
 
 
 def _recipe(name: str) -> Config:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,6 @@ import torch
 import tyro
 from rich.console import Console
 
-from tmatch.app.parse import call_with_recipe
 from tmatch.datasets import AssumedData, InputShapes
 from tmatch.plan import Draw, Plan, Precision, Utilisation, plan
 from tmatch.plan.report import record, render
@@ -34,12 +32,7 @@ class Hardware:
     """fraction of the peak that is reached"""
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse and run."""
-    call_with_recipe("plan", _plan, arguments)
-
-
-def _plan(
+def main(
     recipe: AnyRun,
     *,
     hardware: Annotated[Hardware, tyro.conf.arg(name="")] = Hardware(),

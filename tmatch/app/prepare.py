@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,7 +9,6 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
-from tmatch.app.parse import call
 from tmatch.codec.diffusers import PretrainedAutoencoder, load_autoencoder
 from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
 from tmatch.data.crop import Crop
@@ -78,7 +76,7 @@ class Encoding:
         return crop
 
 
-def prepare(
+def main(
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")],
     out: Path,
     how: Annotated[Encoding, tyro.conf.arg(name="")] = Encoding(),
@@ -138,8 +136,3 @@ def _absolute(name: str) -> str:
     """The absolute path of a local encoder, which runs load from other folders; a Hub name as it is."""
     local = Path(name).is_dir() or Path(f"{name}_encoder.safetensors").is_file()
     return str(Path(name).absolute()) if local else name
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Parse and run."""
-    call("prepare", prepare, arguments)

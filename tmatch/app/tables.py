@@ -4,16 +4,38 @@
 """
 
 import json
+from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 FILE = Path(__file__).with_name("tables.json")
 TableRow = dict[str, str]
 
 
-def read_table(name: str) -> list[TableRow]:
-    """The rows of one table."""
+def print_table(
+    name: str,
+    columns: Mapping[str, int | None],
+    note: str,
+    as_json: bool,
+    title: Callable[[TableRow], str] = lambda _: "",
+) -> None:
+    """Print some columns, given with their widths, of a table: below the title of each group of rows, or as JSON."""
     rows: list[TableRow] = json.loads(FILE.read_text(encoding="utf-8"))[name]
-    return rows
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    console = Console(highlight=False)
+    for heading, members in groupby(rows, title):
+        header = (Column(column, width=width) for column, width in columns.items())
+        table = Table(*header, box=None, padding=(0, 1, 0, 0))
+        for row in members:
+            table.add_row(*(Text(row[column]) for column in columns))
+        console.print(*([Text(heading, style="bold")] if heading else []), table, Text(), sep="\n")
+    console.print(note)
 
 
 def build_tables() -> dict[str, list[TableRow]]:

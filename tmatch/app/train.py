@@ -2,22 +2,16 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tmatch.app.overrides import as_file
-from tmatch.app.parse import INTERRUPTED, call_with_recipe
+from tmatch.app.parse import INTERRUPTED
 from tmatch.ranks import rank_and_world_size
 from tmatch.runs import AnyRun, fit, preflight
 from tmatch.train.interrupt import preempted
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse and run."""
-    call_with_recipe("train", _train, arguments)
-
-
-def _train(recipe: AnyRun, *, out: Path, config: Path | None = None, dry_run: bool = False) -> None:
+def main(recipe: AnyRun, *, out: Path, config: Path | None = None, dry_run: bool = False) -> None:
     """Train a recipe, or resume its run.
 
     Args:
