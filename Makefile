@@ -1,14 +1,14 @@
-# Every target sets itself up: Python 3.11+, pip, gcc and make are all a machine needs.
+# Every target sets up its own environment: Python 3.11+, pip, gcc and make are the only requirements.
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Waiting OpenMP threads that spin slow a shared machine down 1.4 to 4 times.
+# OpenMP threads that spin while they wait slow down a shared machine 1.4 to 4 times.
 export OMP_WAIT_POLICY := PASSIVE
 
-# Packages are installed uncompiled: what the first process compiles, the next ones must find.
+# Packages are installed without bytecode: the first process writes it, and the next ones read it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check tree install clean
+.PHONY: demo test check tables tree install clean
 
 demo: .venv/base
 	$(BIN)/python examples/text_to_image.py --out out/demo.png
@@ -21,19 +21,23 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What `tmatch variants`, `recipes` and `models` print; run it after changing a variant or a recipe.
+tables: .venv/base
+	$(BIN)/python -m tmatch.app.tables
+
 tree: .venv/installed
 	$(BIN)/python tests/test_docs.py
 
 install: .venv/installed
 
-# torch goes first and pinned: anything else that asks for it would fetch another build.
+# torch is installed first and pinned: any other package that requires it would fetch another build.
 .venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt $$(grep '^torch==' constraints.txt)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[plot]'
 	touch $@
 
-# constraints.txt names all that the extra [dev] asks for, so there is nothing left to resolve.
+# constraints.txt lists everything the extra [dev] requires, so there is nothing to resolve.
 .venv/installed: .venv/base
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement constraints.txt
 	touch $@

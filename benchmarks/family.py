@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
-from tmatch.eval.captions import captions_satisfied
+from tmatch.datasets import shapes_split
+from tmatch.eval.evaluate import evaluate
 from tmatch.generation import TextToImage
-from tmatch.recipes import RECIPES, GeneratorRecipe, load_model
-from tmatch.runs.base import SamplingSettings
-from tmatch.runs.settings import shapes_split
+from tmatch.generation.config import SamplingConfig
+from tmatch.recipes import RECIPES
+from tmatch.runs import RunConfig, fit, load_model
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FIRST = 2.0  # the guidance at which steps are chosen
@@ -40,20 +41,21 @@ FAMILY = [
 Row = dict[str, Any]
 
 
-def shortened(name: str, share: float) -> GeneratorRecipe[Any]:
+def shortened(name: str, share: float) -> RunConfig:
     """A recipe with a share of its steps; the schedule goes with them."""
     recipe = RECIPES[name]()
-    assert isinstance(recipe, GeneratorRecipe)
+    assert isinstance(recipe, RunConfig)
     steps = round(share * recipe.train.steps)
     train = recipe.train.model_copy(update={"steps": steps, "validate_every": 1000, "preview_every": steps})
-    return recipe.model_copy(update={"train": train, "held_out": 100})  # it is measured better below
+    return recipe.model_copy(update={"train": train, "eval_prompts": 100})  # it is measured better below
 
 
-def chosen(recipe: GeneratorRecipe[Any], pipeline: TextToImage, validation: int) -> SamplingSettings:
+def chosen(recipe: RunConfig, pipeline: TextToImage, validation: int) -> SamplingConfig:
     """Steps, steps of the head, guidance: one after the other, those with the most captions of validation satisfied."""
 
-    def satisfied(settings: SamplingSettings) -> float:
-        return captions_satisfied(pipeline, shapes_split(validation, "validation"), **settings.arguments()).share
+    def satisfied(sampling: SamplingConfig) -> float:
+        measured = evaluate(pipeline, shapes_split(validation, "validation").captions, sampling=sampling)
+        return float(measured["captions_satisfied"])
 
     own = recipe.sampling.model_copy(update={"guidance": FIRST})
     if own.steps is not None:
@@ -73,12 +75,12 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
     torch.set_num_threads(1)
     recipe = shortened(name, share)
     started = time.process_time()
-    if recipe.run(runs / name) is None:
+    if fit(recipe, runs / name) is None:
         raise KeyboardInterrupt
     seconds = time.process_time() - started
-    pipeline = load_model(str(runs / name))[0]
+    pipeline = load_model(str(runs / name)).pipeline
     own = chosen(recipe, pipeline, validation)
-    tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), **own.arguments())
+    tested = evaluate(pipeline, shapes_split(prompts, "test").captions, sampling=own)
     return {
         "model": name,
         "variant": recipe.variant,
@@ -90,7 +92,7 @@ def trained_and_measured(name: str, share: float, runs: Path, prompts: int, vali
         "head_steps": own.head_steps,
         "guidance": own.guidance,
         "chosen_from": choices(validation),
-        **tested.record(),
+        **tested,
     }
 
 

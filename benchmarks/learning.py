@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
-import tmatch as tm
-from tmatch.eval.captions import captions_satisfied
-from tmatch.recipes import load_model
-from tmatch.runs.load import weights_of
-from tmatch.runs.settings import shapes_split
+from tmatch.data import ShapeImages
+from tmatch.datasets import shapes_split
+from tmatch.eval.evaluate import evaluate
+from tmatch.generation import TextToImage
+from tmatch.generation.config import SamplingConfig
+from tmatch.runs import load_model
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0)
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # of models without a head
@@ -33,22 +34,27 @@ SHOWN = ("model", "steps", "head_steps", "guidance", "captions_satisfied", "head
 Row = dict[str, Any]
 
 
-def settings_of(pipeline: tm.sample.TextToImage) -> list[tuple[int, int]]:
+def settings_of(pipeline: TextToImage) -> list[tuple[int, int]]:
     return GRID if pipeline.model.kernel.head is not None else [(steps, 1) for steps in STEPS]
 
 
 def digest(model: str) -> str:
     """Which weights these are."""
-    return hashlib.sha256(weights_of(model).read_bytes()).hexdigest()[:12]
+    return hashlib.sha256((load_model(model).folder / "model.safetensors").read_bytes()).hexdigest()[:12]
+
+
+def satisfied(model: str, prompts: ShapeImages, steps: int, head: int, guidance: float) -> Row:
+    """Captions satisfied at one setting."""
+    sampling = SamplingConfig(steps=steps, head_steps=head, guidance=guidance)
+    return evaluate(load_model(model).pipeline, prompts.captions, sampling=sampling)
 
 
 def measure(model: str, steps: int, head: int, prompts: int, validation: int) -> Row:
     """One setting: guidance by the validation split, the figure by the test split."""
-    pipeline, how = load_model(model)[0], tm.SamplingParams(tm.Euler(head))
     chosen_by = shapes_split(validation, "validation")
-    shares = {w: captions_satisfied(pipeline, chosen_by, steps=steps, guidance=w, params=how).share for w in GUIDANCE}
+    shares = {w: satisfied(model, chosen_by, steps, head, w)["captions_satisfied"] for w in GUIDANCE}
     guidance = max(shares, key=lambda w: shares[w])
-    tested = captions_satisfied(pipeline, shapes_split(prompts, "test"), steps=steps, guidance=guidance, params=how)
+    tested = satisfied(model, shapes_split(prompts, "test"), steps, head, guidance)
     row = {
         "model": Path(model).name,
         "weights": digest(model),
@@ -56,18 +62,15 @@ def measure(model: str, steps: int, head: int, prompts: int, validation: int) ->
         "head_steps": head,
         "guidance": guidance,
     }
-    return {**row, "validation": shares, **tested.record()}
+    return {**row, "validation": shares, **tested}
 
 
 def chosen(rows: list[Row], model: str, prompts: int) -> Row:
     """The setting that did best on the validation split, the cheapest of equals; and how it does on new sentences."""
     own = sorted((row for row in rows if row["model"] == Path(model).name), key=cost)
     best = max(own, key=lambda row: max(row["validation"].values()))
-    unseen = captions_satisfied(
-        load_model(model)[0], shapes_split(prompts, "withheld"),
-        steps=best["steps"], guidance=best["guidance"], params=tm.SamplingParams(tm.Euler(best["head_steps"])),
-    )  # fmt: skip
-    return {**best, "withheld": unseen.record()}
+    setting = (best["steps"], best["head_steps"], best["guidance"])
+    return {**best, "withheld": satisfied(model, shapes_split(prompts, "withheld"), *setting)}
 
 
 def cheapest(rows: list[Row], model: str, bar: float) -> Row | None:
@@ -84,16 +87,14 @@ def cost(row: Row) -> float:
 def timed(models: list[str], rows: list[Row], bar: float, repeats: int = 9) -> list[Row]:
     """Milliseconds an image of the cheapest settings that come within 1% of the best, in turns, medians."""
     found = {model: row for model in models if (row := cheapest(rows, model, bar)) is not None}
-    pipelines = {model: load_model(model)[0] for model in found}
+    pipelines = {model: load_model(model).pipeline for model in found}
     prompts = shapes_split(64, "validation")
     seconds: dict[str, list[float]] = {model: [] for model in found}
     for _ in range(repeats):
         for model, row in found.items():
-            drawn = pipelines[model].generate(
-                prompts.captions, range(64),
-                steps=row["steps"], guidance=row["guidance"], params=tm.SamplingParams(tm.Euler(row["head_steps"])),
-            )  # fmt: skip
-            seconds[model].append(drawn.seconds)
+            setting = {key: row[key] for key in ("steps", "head_steps", "guidance")}
+            result = pipelines[model].generate(prompts.captions, range(64), SamplingConfig(**setting))
+            seconds[model].append(result.seconds)
     return [
         {
             **{key: row[key] for key in SHOWN},
@@ -181,7 +182,7 @@ def main() -> None:
     wanted = [
         (model, steps, head)
         for model, weights in zip(args.models, digests, strict=True)
-        for steps, head in settings_of(load_model(model)[0])
+        for steps, head in settings_of(load_model(model).pipeline)
         if args.only is None or f"{steps}x{head}" in args.only
         if (weights, args.prompts, steps, head) not in done
     ]

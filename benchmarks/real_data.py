@@ -28,7 +28,7 @@ from torch.nn.functional import avg_pool2d
 
 from tmatch.data.images import grid, save_image
 from tmatch.data.shards import ShardSet
-from tmatch.recipes import load_model
+from tmatch.runs import load_model
 
 EMOJI = ["red apple", "pizza", "blue heart", "sun", "dog face", "alarm clock", "soccer ball", "cactus"]
 PHOTOS = [
@@ -94,7 +94,7 @@ def trained(name: str, shards: Path, out: Path, steps: int, *more: str | Path) -
     """A recipe for so many steps, on one core; the seconds are those of all calls that it took."""
     recipe, started, spent = MODELS[name], time.perf_counter(), out / "spent.json"
     before = json.loads(spent.read_text()) if spent.exists() else 0
-    tmatch("train", recipe, "--shards", shards, "--train.steps", str(steps), "--out", out, *more)
+    tmatch("train", recipe, "--data.folders", shards, "--train.steps", str(steps), "--out", out, *more)
     seconds = round(before + time.perf_counter() - started)
     spent.write_text(json.dumps(seconds))
     return {"recipe": recipe, "steps": steps, "seconds": seconds}
@@ -113,8 +113,8 @@ def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float)
 
     Places count from 1: where nothing was followed, the median is half the number of emoji.
     """
-    pipeline, recipe = load_model(str(model))
-    own = recipe.sampling.model_copy(update={"guidance": guidance})
+    loaded = load_model(str(model))
+    pipeline, sampling = loaded.pipeline, loaded.config.run.sampling.updated(guidance=guidance)
     known = {name: emoji_of(ShardSet(runs / f"{name}-shards"), source) for name, source in sources.items()}
     latents = torch.cat([part for _, part in known.values()])
     rendered = _small(torch.cat([pipeline.codec.autoencoder.decode(part) for part in latents.split(128)]))
@@ -122,9 +122,7 @@ def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float)
     for source, (names, _) in known.items():
         chosen = torch.linspace(0, len(names) - 1, min(NAMES, len(names))).long()
         prompts = [names[k] for k in chosen.tolist()]
-        distances = torch.cdist(
-            _small(pipeline.generate(prompts, range(len(prompts)), **own.arguments()).images), rendered
-        )
+        distances = torch.cdist(_small(pipeline.generate(prompts, range(len(prompts)), sampling).images), rendered)
         places = 1 + (distances < distances.gather(1, first + chosen[:, None])).sum(1)
         result[source] = {
             "share": round((places == 1).float().mean().item(), 3),
@@ -141,9 +139,9 @@ def _small(images: Tensor) -> Tensor:
 
 def images(model: Path, prompts: list[str], guidance: float) -> Tensor:
     """What a model draws of prompts."""
-    pipeline, recipe = load_model(str(model))
-    own = recipe.sampling.model_copy(update={"guidance": guidance})
-    return pipeline.generate(prompts, range(len(prompts)), **own.arguments()).images
+    loaded = load_model(str(model))
+    pipeline, sampling = loaded.pipeline, loaded.config.run.sampling.updated(guidance=guidance)
+    return pipeline.generate(prompts, range(len(prompts)), sampling).images
 
 
 def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int]:
@@ -151,7 +149,7 @@ def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int
     out, started = args.runs / f"{name}-shards", time.perf_counter()
     tmatch(
         "prepare", source, "--autoencoder", args.autoencoder, "--text", args.text, "--size", str(args.size),
-        "--longest", "32", "--out", out,
+        "--max-length", "32", "--out", out,
     )  # fmt: skip
     manifest = ShardSet(out).manifest
     seconds = round(time.perf_counter() - started)
@@ -187,7 +185,7 @@ def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, di
             row["shown"] = prompts
         drawn.append(images(model, prompts, max(measured, key=lambda w: measured[w]["emoji"]["share"])))
     if apart:
-        drawn.append(load_model(str(model))[0].codec.autoencoder.decode(latents[chosen]))
+        drawn.append(load_model(str(model)).pipeline.codec.autoencoder.decode(latents[chosen]))
     file = args.images / ("emoji_withheld.png" if apart else "emoji.png")
     save_image(grid(torch.cat(drawn), columns=len(prompts)), file, scale=2)
     return rows
@@ -196,7 +194,7 @@ def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, di
 def of_photos(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Models of photographs, their loss on others, and an image of theirs."""
     held_out = args.runs / "photos-held-out-shards"
-    rows, drawn = trained_all(args.runs, "photos", args.models, args.photo_steps, "--validation", held_out), []
+    rows, drawn = trained_all(args.runs, "photos", args.models, args.photo_steps, "--data.validation", held_out), []
     for key, row in rows.items():
         model = args.runs / f"photos-{key}"
         if (file := model / "validation.jsonl").exists():  # a run shorter than the recipe's interval has none

@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 import torch
@@ -21,34 +22,40 @@ from flops import flops
 from torch import nn
 
 import tmatch as tm
+from tmatch.codec.saved import SHIPPED
+from tmatch.conditioning import CONDITIONERS
 from tmatch.data import InMemory, ShapeImages
-from tmatch.data.shapes import VOCABULARY
-from tmatch.recipes import RECIPES, GeneratorRecipe
+from tmatch.datasets import ImageData
+from tmatch.recipes import RECIPES
+from tmatch.rng import seeded_init
+from tmatch.runs import RunConfig
 from tmatch.train import Captioned, GeneratorTask, Trainer
 
 SIDE = 1024  # of the matrices
 
 
-def task_of(recipe: GeneratorRecipe) -> GeneratorTask:
+def task_of(recipe: RunConfig) -> GeneratorTask:
     """The recipe's networks on noise in the place of latents, or of codes, which take no time to make."""
-    captions, rng = ShapeImages(1, 4000).captions, tm.RandomStreams(range(4000))
-    codec = recipe.codec()
-    x = rng.normal(4, 4, 16) if codec.codes is None else (rng.uniform(4, 4, 1) * codec.codes).floor()
-    pipeline = recipe.build(codec, (4, 4, x.shape[-1]), VOCABULARY)
-    return GeneratorTask(
-        pipeline.model, pipeline.encoder, Captioned(InMemory(x), captions), caption_dropout=recipe.caption_dropout
-    )
+    images, rng = ShapeImages(1, 4000), tm.RandomStreams(range(4000))
+    codes = prod(SHIPPED[recipe.autoencoder or "shapes"].levels) if recipe.autoencoder == "shapes-codes" else None
+    x = rng.normal(4, 4, 16) if codes is None else (rng.uniform(4, 4, 1) * codes).floor()
+    assert isinstance(recipe.data, ImageData)
+    settings = recipe.data.conditioning(images, recipe.text)
+    with seeded_init(recipe.train.seed):
+        encoder = CONDITIONERS[settings.pop("kind")](**settings)
+        model = recipe.network((4, 4, x.shape[-1]), encoder.width, codes)
+    return GeneratorTask(model, encoder, Captioned(InMemory(x), images.captions), recipe.caption_dropout)
 
 
 def bare_step(trainer: Trainer) -> Callable[[], None]:
     """Forward, backward and AdamW, on one batch made here."""
-    task, size = trainer.task, trainer.config.batch
+    task, size = trainer.task, trainer.config.batch_size
     x, captions = task.training_set.data.x[:size], task.training_set.captions[:size]
     ids, mask = task.encoder.tokenise(captions)
 
     def step() -> None:
         task.model.loss(x, tm.RandomStreams.derive(0, 0, size), task.encoder.encode(ids, mask)).mean().backward()
-        nn.utils.clip_grad_norm_(task.parameters(), trainer.config.clip)
+        nn.utils.clip_grad_norm_(task.parameters(), trainer.config.max_grad_norm)
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
 
@@ -61,7 +68,7 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def measure(recipe: GeneratorRecipe, repeats: int) -> dict[str, float]:
+def measure(recipe: RunConfig, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(task_of(recipe), recipe.train, Path(folder))
         bare = bare_step(trainer)

@@ -7,7 +7,7 @@ import torch
 try:
     import matplotlib
 except ImportError:
-    raise SystemExit("The examples draw with matplotlib: pip install 'tmatch[plot]'.") from None
+    raise SystemExit("The examples need matplotlib: pip install -e '.[plot]' in the clone.") from None
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 

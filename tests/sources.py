@@ -1,4 +1,4 @@
-"""Captioned images of many kinds, and their preparation by tiny encoders."""
+"""Captioned images in all layouts, and their preparation with tiny encoders."""
 
 import io
 import json
@@ -11,16 +11,16 @@ from PIL import Image
 from tmatch.codec.diffusers import PretrainedAutoencoder
 from tmatch.conditioning.transformers import PretrainedText
 from tmatch.data.crop import Crop
-from tmatch.data.manifest import Settings
+from tmatch.data.manifest import Manifest, ShardSettings
 from tmatch.data.sources import open_source
 from tmatch.prepare import Preparation
 
 Encoders = tuple[PretrainedAutoencoder, PretrainedText]
 
 
-def encoded(image: Image.Image, kind: str = "PNG", **how: object) -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     file = io.BytesIO()
-    image.save(file, kind, **how)
+    image.save(file, kind, **options)
     return file.getvalue()
 
 
@@ -46,7 +46,7 @@ def folder_of(folder: Path, images: list[tuple[str, bytes, object]]) -> Path:
 
 
 def pairs_of(folder: Path, count: int) -> Path:
-    """Empty images, each with its .txt."""
+    """Empty image files, each with a .txt."""
     folder.mkdir(parents=True)
     for k in range(count):
         (folder / f"{k:09}.png").write_bytes(b"")
@@ -54,15 +54,16 @@ def pairs_of(folder: Path, count: int) -> Path:
     return folder
 
 
-def table(file: Path, seeds: range) -> None:
+def table(file: Path, seeds: range, **more: list[str]) -> None:
     from datasets import Dataset
 
     file.parent.mkdir(exist_ok=True)
-    Dataset.from_dict({"image": [image(k) for k in seeds], "text": [f"a {k}" for k in seeds]}).to_parquet(file)
+    columns = {"image": [image(k) for k in seeds], "text": [f"a {k}" for k in seeds], **more}
+    Dataset.from_dict(columns).to_parquet(file)
 
 
 def tar_of(file: Path, members: list[tuple[str, bytes | str]]) -> str:
-    """A text in the place of contents is where a link leads: a hard one, or a symbolic one after a ~."""
+    """A string instead of bytes makes a member a hard link to that name, or a symbolic link after a ~."""
     with tarfile.open(file, "w") as tar:
         for name, content in members:
             member = tarfile.TarInfo(name)
@@ -76,18 +77,32 @@ def tar_of(file: Path, members: list[tuple[str, bytes | str]]) -> str:
     return str(file)
 
 
-def preparation(source: str, out: Path, encoders: Encoders, kind: str = "buckets", chunk: int = 4) -> Preparation:
+def preparation(
+    source: Path | str, out: Path, encoders: Encoders, kind: str = "buckets", chunk: int = 4, **changed: object
+) -> Preparation:
     autoencoder, text = encoders
-    images = open_source(source)
-    settings = Settings.model_validate(
+    images = open_source(str(source))
+    settings = ShardSettings.model_validate(
         {
-            "source": source, "contents": images.contents, "rows": len(images), "dtype": "float32",
-            "crop": Crop(kind=kind, size=16, multiple=4),
-            "autoencoder": autoencoder.identity(), "text": text.identity(), "chunk": chunk, "batch": 3, "licence": "",
+            "source": str(source), "contents": images.contents, "rows": len(images), "dtype": "float32",
+            "crop": Crop(kind=kind, size=16, multiple=4), "autoencoder": autoencoder.identity(),
+            "text": text.identity(), "chunk": chunk, "batch_size": 3, "licence": "", **changed,
         }
     )  # fmt: skip
     return Preparation(images, out, settings, autoencoder, text)
 
 
+def prepared(source: Path | str, out: Path, encoders: Encoders, **settings: object) -> Manifest:
+    """The manifest of a complete preparation in one process."""
+    manifest = preparation(source, out, encoders, **settings).run()
+    assert manifest is not None
+    return manifest
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def modified(folder: Path) -> dict[str, int]:
+    """The time when each shard was written."""
+    return {file.name: file.stat().st_mtime_ns for file in folder.glob("0*.safetensors")}

@@ -11,7 +11,7 @@ from tmatch.variants import VARIANTS
 PACKAGE = Path(__file__).parent.parent / "tmatch"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 LAYERS = [
-    {"config", "migrate", "tensors", "rng", "files", "ranks"},
+    {"config", "migrate", "tensors", "rng", "files", "ranks", "extras"},
     {"times", "condition", "layers"},
     {"process", "parametrization", "solver", "backbone", "head"},
     {"guidance"},

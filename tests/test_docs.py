@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from tmatch.app.cli import rows
 from tmatch.recipes.table import RECIPES
+
+from tmatch.app.tables import variant_rows as rows
 
 ROOT = Path(__file__).parent.parent
 README, RESULTS, TREE, TRAINING, ALL_RECIPES = (

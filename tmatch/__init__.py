@@ -1,124 +1,91 @@
-"""tmatch: Transition Matching (Shaul, Singer, Gat and Lipman, 2025) as three free choices."""
+# ruff: noqa: F401 (the names are exported through _EXPORTS)
+"""tmatch: Transition Matching (Shaul, Singer, Gat and Lipman, 2025) as three independent choices."""
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-# Waiting OpenMP threads that spin slow a shared machine down 1.4 to 4 times; it counts only before torch is imported.
+# OpenMP threads that spin while they wait slow down a shared machine 1.4 to 4 times. Read when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from tmatch.backbone import MLP, Backbone, DiT, HuggingFaceBackbone, Llama, SequenceBackbone
-from tmatch.codec.patch import Patchify
-from tmatch.condition import Condition
-from tmatch.distribution import Categorical, Flow, TokenDistribution
-from tmatch.generation import Generation, generate
-from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
-from tmatch.head import FlowHead, Head
-from tmatch.kernel import (
-    Autoregressive,
-    CosineRatio,
-    FullHistory,
-    GaussianKernel,
-    Kernel,
-    Masked,
-    MaskedCodes,
-    MaskedTokens,
-    MeanKernel,
-    NoSpread,
-    ParallelFlow,
-    ResidualFlow,
-    TruncatedGaussianRatio,
-    UnitDataSpread,
-)
-from tmatch.model import FullHistoryMatching, Model, TransitionMatching
-from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
-from tmatch.process import (
-    Cosine,
-    DiffusionProcess,
-    GaussianProcess,
-    IndependentLinearProcess,
-    Linear,
-    LinearProcess,
-    Process,
-    VariancePreserving,
-)
-from tmatch.rng import RandomStreams
-from tmatch.sampler import RestartSampler, Sampler
-from tmatch.sampling import CodeSampling, SamplingParams, Snapshot, Unmasking
-from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
-from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
-from tmatch.variants import VARIANTS, HeadConfig, Variant, build, variant
+if TYPE_CHECKING:
+    from tmatch.backbone import MLP, Backbone, DiT, HuggingFaceBackbone, Llama, SequenceBackbone
+    from tmatch.codec.patch import Patchify
+    from tmatch.condition import Condition
+    from tmatch.distribution import Categorical, Flow, TokenDistribution
+    from tmatch.generation import Generation, generate
+    from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
+    from tmatch.head import FlowHead, Head
+    from tmatch.kernel import (
+        Autoregressive,
+        CosineRatio,
+        FullHistory,
+        GaussianKernel,
+        Kernel,
+        Masked,
+        MaskedCodes,
+        MaskedTokens,
+        MeanKernel,
+        NoSpread,
+        ParallelFlow,
+        ResidualFlow,
+        TruncatedGaussianRatio,
+        UnitDataSpread,
+    )
+    from tmatch.model import FullHistoryMatching, Model, TransitionMatching
+    from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
+    from tmatch.process import (
+        Cosine,
+        DiffusionProcess,
+        GaussianProcess,
+        IndependentLinearProcess,
+        Linear,
+        LinearProcess,
+        Process,
+        VariancePreserving,
+    )
+    from tmatch.rng import RandomStreams
+    from tmatch.sampler import RestartSampler, Sampler
+    from tmatch.sampling import CodeSampling, SamplingParams, Snapshot, Unmasking
+    from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
+    from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
+    from tmatch.variants import VARIANTS, HeadConfig, Variant, build, variant
+
+_EXPORTS = {
+    "tmatch.backbone": "MLP Backbone DiT HuggingFaceBackbone Llama SequenceBackbone",
+    "tmatch.codec.patch": "Patchify",
+    "tmatch.condition": "Condition",
+    "tmatch.distribution": "Categorical Flow TokenDistribution",
+    "tmatch.generation": "Generation generate",
+    "tmatch.guidance": "ClassifierFreeGuidance Guidance NoGuidance",
+    "tmatch.head": "FlowHead Head",
+    "tmatch.kernel": "Autoregressive CosineRatio FullHistory GaussianKernel Kernel Masked MaskedCodes MaskedTokens "
+    "MeanKernel NoSpread ParallelFlow ResidualFlow TruncatedGaussianRatio UnitDataSpread",
+    "tmatch.model": "FullHistoryMatching Model TransitionMatching",
+    "tmatch.parametrization": "CleanState Difference NextState NoiseState Parametrization",
+    "tmatch.process": "Cosine DiffusionProcess GaussianProcess IndependentLinearProcess Linear LinearProcess "
+    "Process VariancePreserving",
+    "tmatch.rng": "RandomStreams",
+    "tmatch.sampler": "RestartSampler Sampler",
+    "tmatch.sampling": "CodeSampling SamplingParams Snapshot Unmasking",
+    "tmatch.solver": "RK4 Adaptive Euler Heun Midpoint Solver",
+    "tmatch.times": "Continuous Grid LogitNormal Times Uniform",
+    "tmatch.variants": "VARIANTS HeadConfig Variant build variant",
+}
+"""Public names by module. A module is imported when one of its names is first used, so `import tmatch` is cheap."""
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 __version__ = "0.1.0"
+__all__ = [*_HOME]
 
-__all__ = [
-    "MLP",
-    "RK4",
-    "VARIANTS",
-    "Adaptive",
-    "Autoregressive",
-    "Backbone",
-    "Categorical",
-    "ClassifierFreeGuidance",
-    "CleanState",
-    "CodeSampling",
-    "Condition",
-    "Continuous",
-    "Cosine",
-    "CosineRatio",
-    "DiT",
-    "Difference",
-    "DiffusionProcess",
-    "Euler",
-    "Flow",
-    "FlowHead",
-    "FullHistory",
-    "FullHistoryMatching",
-    "GaussianKernel",
-    "GaussianProcess",
-    "Generation",
-    "Grid",
-    "Guidance",
-    "Head",
-    "HeadConfig",
-    "Heun",
-    "HuggingFaceBackbone",
-    "IndependentLinearProcess",
-    "Kernel",
-    "Linear",
-    "LinearProcess",
-    "Llama",
-    "LogitNormal",
-    "Masked",
-    "MaskedCodes",
-    "MaskedTokens",
-    "MeanKernel",
-    "Midpoint",
-    "Model",
-    "NextState",
-    "NoGuidance",
-    "NoSpread",
-    "NoiseState",
-    "ParallelFlow",
-    "Parametrization",
-    "Patchify",
-    "Process",
-    "RandomStreams",
-    "ResidualFlow",
-    "RestartSampler",
-    "Sampler",
-    "SamplingParams",
-    "SequenceBackbone",
-    "Snapshot",
-    "Solver",
-    "Times",
-    "TokenDistribution",
-    "TransitionMatching",
-    "TruncatedGaussianRatio",
-    "Uniform",
-    "UnitDataSpread",
-    "Unmasking",
-    "VariancePreserving",
-    "Variant",
-    "build",
-    "generate",
-    "variant",
-]
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    """Import a public name on first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'tmatch' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

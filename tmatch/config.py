@@ -1,5 +1,7 @@
-"""Base class of all settings."""
+"""Base class of all settings, and names of table rows."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -37,3 +39,17 @@ def default_settings(config: Config) -> dict[str, Any]:
         elif not field.is_required():
             defaults[name] = to_jsonable_python(field.get_default(call_default_factory=True))
     return defaults
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return the most similar of some words as a question in parentheses, or nothing."""
+    close = get_close_matches(word.lower(), list(words), n=1, cutoff=0.4)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def known_name(what: str, name: str, table: Iterable[str]) -> str:
+    """Return a name that is in a table; an unknown one is an error that suggests the closest."""
+    names = list(table)
+    if name not in names:
+        raise ValueError(f"There is no {what} '{name}'{did_you_mean(name, names)}; choose from {', '.join(names)}.")
+    return name

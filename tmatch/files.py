@@ -127,3 +127,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     write_bytes(path, text.encode())
+
+
+def cache_folder() -> Path:
+    """Where encoded data is cached: $TMATCH_CACHE, by default ~/.cache/tmatch."""
+    return Path(os.environ.get("TMATCH_CACHE") or Path.home() / ".cache" / "tmatch")

@@ -14,41 +14,42 @@ from torch import Tensor
 
 from tmatch.data.images import to_image
 from tmatch.generation import Evaluations
+from tmatch.generation.config import require_applicable
 from tmatch.hub import HubOptions, download, require_there, upload
 from tmatch.rng import next_seed
+from tmatch.runs import MODELS, LoadedModel, load_model
 from tmatch.runs.export import export
-from tmatch.runs.load import HUB, MODELS, LoadedModel, open_model
+from tmatch.runs.load import HUB
 from tmatch.tensors import Precision, positive_int, require_precision, resolve_device
 
 Output = Literal["pil", "pt", "np"]
-"""What images come as."""
 DTYPES: dict[torch.dtype, Precision] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-"""What images may be drawn in, by diffusers' names."""
+"""Precision of the model's matrix products, by dtype."""
 
 
 @dataclass(frozen=True)
 class PipelineOutput:
-    """Images, prompt by prompt, and what one of them took of each network."""
+    """Images in the order of the prompts, and network evaluations per image."""
 
     images: Any
-    """A list of PIL's, or what `output_type` asked for."""
+    """A list of PIL images, or as `output_type` says."""
     tensors: Tensor
-    """The same, (n, 3, height, width) in [0, 1]."""
+    """The same images as a tensor (n, 3, height, width) in [0, 1]."""
     evaluations: Evaluations
 
 
 class Pipeline:
-    """Prompts to images, called as diffusers' pipelines are; an image depends on its prompt and its seed alone.
+    """Prompts to images, called like a diffusers pipeline; an image depends on its prompt and its seed alone.
 
     That holds in float32. `precision` is that of the model's matrix products: bfloat16 and tf32 are faster on a GPU,
-    and round differently in batches of another size. Weights, states, encoders and the codec stay as they are.
+    but round differently in batches of another size. Weights, states, encoders and the codec keep their precision.
     """
 
-    def __init__(self, opened: LoadedModel, precision: Precision = "float32") -> None:
+    def __init__(self, model: LoadedModel, precision: Precision = "float32") -> None:
         require_precision(precision)
-        self.opened = opened
-        self.networks = opened.pipeline
-        self.recipe = opened.about.recipe
+        self.model = model
+        self.networks = model.pipeline
+        self.config = model.config.run
         self.precision = precision
 
     @classmethod
@@ -62,40 +63,40 @@ class Pipeline:
         dtype: torch.dtype | None = None,
         torch_dtype: torch.dtype | None = None,
     ) -> Self:
-        """A model that comes with the package, the folder of a run or of an export, or `owner/name` of the hub.
+        """Load a shipped model by name, the folder of a run or of an export, or `owner/name` from the hub.
 
-        No code of it is run; weights are safetensors. Its encoders are asked for as it is itself. Images are drawn in
-        `dtype`, torch.float32 or torch.bfloat16; `torch_dtype` is its older name.
+        No code of the model is run, and weights are safetensors. `dtype` is torch.float32 or torch.bfloat16;
+        `torch_dtype` is its older name.
         """
         if dtype is not None and torch_dtype is not None:
-            raise ValueError("dtype and torch_dtype say the same; give dtype.")
+            raise ValueError("dtype and torch_dtype are the same argument; give dtype.")
         precision = _precision(torch_dtype if dtype is None else dtype)
         name, hub = str(name), HubOptions(token, local_files_only)
         require_there("a model", name)
-        of_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
-        if of_hub or name.startswith(HUB):
+        on_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
+        if on_hub or name.startswith(HUB):
             name = str(download(name.removeprefix(HUB), revision, hub))
-        return cls(open_model(name, hub), precision)
+        return cls(load_model(name, hub), precision)
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write configuration, weights and a card to a new folder."""
-        export(self.opened, Path(folder), dtype)
+        """Write configuration, weights and a model card to a new folder."""
+        export(self.model, Path(folder), dtype)
 
     def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None) -> str:
-        """Put it on the hub as `owner/name`; where it is then."""
+        """Upload to the hub as `owner/name`; returns the address."""
         with tempfile.TemporaryDirectory() as draft:
             folder = Path(draft) / name.rpartition("/")[2]
             self.save_pretrained(folder)
             return upload(folder, name, private, token)
 
     def to(self, device: str | torch.device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
-        """Compute there: 'cuda', 'cuda:1', 'mps', 'cpu', or 'auto' for the accelerator if there is one.
+        """Move to a device ('cuda', 'cuda:1', 'mps', 'cpu', or 'auto' for the accelerator if there is one).
 
-        And in a `dtype`, which may stand alone: torch.bfloat16 or torch.float32.
+        Also sets the `dtype`, which may be the only argument: torch.bfloat16 or torch.float32.
         """
         if isinstance(device, torch.dtype):
             if dtype is not None:
-                raise ValueError(f"The device comes first and the dtype second; got {device} and {dtype!r}.")
+                raise ValueError(f"The device is the first argument and the dtype the second; got {device}, {dtype!r}.")
             device, dtype = None, device
         precision = self.precision if dtype is None else _precision(dtype)
         if device is not None:
@@ -111,55 +112,56 @@ class Pipeline:
         height: int | None = None,
         width: int | None = None,
         num_inference_steps: int | None = None,
-        head_steps: int | None = None,
         guidance_scale: float | None = None,
         num_images_per_prompt: int = 1,
         seed: int | Sequence[int] | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         batch_size: int = 64,
         output_type: Output = "pil",
+        **sampling: Any,  # noqa: ANN401
     ) -> PipelineOutput:
-        """Images of one prompt or of several; what is None is as the model's recipe has it.
+        """Generate images for one or several prompts; the model's configuration has the defaults.
 
-        The first image has the `seed`, or 0, the next ones the next; or each its own of a list. A `generator` gives
-        one, and goes on. Images are of PIL, or arrays in [0, 1]: 'pt' (n, 3, height, width), 'np' (n, height, width,
-        3).
+        `seed` is that of the first image, and the following images have the following seeds; or it is a list with one
+        seed per image. A `generator` is advanced and gives the first seed. `sampling` takes every other field of
+        `SamplingConfig`: head_steps, solver, sampler, schedule, temperature, ... `output_type` is 'pil', or an array
+        in [0, 1]: 'pt' (n, 3, height, width), 'np' (n, height, width, 3).
         """
         prompts = [prompt] if isinstance(prompt, str) else prompt
         if not isinstance(prompts, Iterable):
-            raise ValueError(f"A prompt is a text, or several are a list of them; got {prompt!r}.")
+            raise ValueError(f"A prompt is a string or a list of strings; got {prompt!r}.")
         if output_type not in get_args(Output):
             raise ValueError(f"output_type is one of {', '.join(get_args(Output))}; got {output_type!r}.")
         each = [text for text in prompts for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
-        given = {"steps": num_inference_steps, "head_steps": head_steps, "guidance": guidance_scale}
-        changes = {name: value for name, value in given.items() if value is not None}
+        options = {"steps": num_inference_steps, "guidance": guidance_scale, **sampling}
+        options = {name: value for name, value in options.items() if value is not None}
         try:
-            how = self.recipe.sampling.model_validate({**self.recipe.sampling.model_dump(), **changes})
+            config = self.config.sampling.updated(**options)
         except ValidationError as error:
             wrong = error.errors()[0]
             name = {"steps": "num_inference_steps", "guidance": "guidance_scale"}.get(key := str(wrong["loc"][0]), key)
             raise ValueError(f"{name}: {wrong['msg']}, got {wrong['input']!r}.") from error
-        drawn = self.networks.generate(
+        require_applicable(self.networks.model.kernel, options)
+        result = self.networks.generate(
             each,
             _seeds(seed, generator, len(each)),
-            **how.arguments(),
+            config,
             negative=negative_prompt,
             height=height,
             width=width,
             batch_size=batch_size,
             precision=self.precision,
         )
-        for remark in self.networks.prompt_warnings([*each, negative_prompt], height, width):
-            warnings.warn(remark, stacklevel=2)
-        return PipelineOutput(_images(drawn.images, output_type), drawn.images, drawn.evaluations)
+        for warning in self.networks.prompt_warnings([*each, negative_prompt], height, width):
+            warnings.warn(warning, stacklevel=2)
+        return PipelineOutput(_images(result.images, output_type), result.images, result.evaluations)
 
 
 def _precision(dtype: torch.dtype | None) -> Precision:
-    """That of matrix products which a dtype stands for."""
     if dtype is None:
         return "float32"
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise ValueError(f"Images are drawn in {' or '.join(map(str, DTYPES))}; got {dtype!r}.")
+        raise ValueError(f"dtype is {' or '.join(map(str, DTYPES))}; got {dtype!r}.")
     return DTYPES[dtype]
 
 
@@ -168,28 +170,28 @@ def _seeds(
 ) -> Sequence[int]:
     """The seed of each image."""
     if seed is not None and generator is not None:
-        raise ValueError("A seed and a generator say the same; give one of them.")
+        raise ValueError("Give a seed or a generator, not both.")
     if generator is not None:
-        seed = [_drawn(one) for one in generator] if isinstance(generator, Sequence) else _drawn(generator)
+        seed = [_next_seed(one) for one in generator] if isinstance(generator, Sequence) else _next_seed(generator)
     if not isinstance(seed, Sequence):
-        first = _whole(0 if seed is None else seed)
+        first = _integer(0 if seed is None else seed)
         return range(first, first + count)
     if len(seed) != count:
-        raise ValueError(f"There are {len(seed)} seeds for {count} images; give one number, or one for each.")
-    return [_whole(one) for one in seed]
+        raise ValueError(f"There are {len(seed)} seeds for {count} images; give one number, or one seed per image.")
+    return [_integer(one) for one in seed]
 
 
-def _drawn(generator: torch.Generator) -> int:
+def _next_seed(generator: torch.Generator) -> int:
     if not isinstance(generator, torch.Generator):
-        raise ValueError(f"A generator is a torch.Generator, or one for each image; got {generator!r}.")
+        raise ValueError(f"A generator is a torch.Generator, or a list with one per image; got {generator!r}.")
     return next_seed(generator)
 
 
-def _whole(seed: SupportsIndex) -> int:
+def _integer(seed: SupportsIndex) -> int:
     try:
         return operator.index(seed)
     except TypeError:
-        raise ValueError(f"A seed is a whole number; got {seed!r}.") from None
+        raise ValueError(f"A seed is an integer; got {seed!r}.") from None
 
 
 def _images(images: Tensor, kind: Output) -> Any:  # noqa: ANN401

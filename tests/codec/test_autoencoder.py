@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tmatch.codec import Autoencoder
+from tmatch.codec import Autoencoder, Codec, Patchify
 from tmatch.data.shapes import Shapes
 
 IMAGES = Shapes(0).scenes(range(40)).render()
@@ -36,13 +36,33 @@ def test_the_standardisation_is_saved_with_the_weights() -> None:
     assert torch.equal(other.encode(IMAGES), f.encode(IMAGES))
 
 
-def test_decoded_images_are_images() -> None:
+def test_decoded_images_are_in_range() -> None:
     image = small().decode(10 * torch.randn(2, 4, 8, 8))
     assert image.min() >= 0
     assert image.max() <= 1
 
 
-def test_bad_images_are_refused() -> None:
-    for shape in ((3, 32, 32), (1, 1, 32, 32), (1, 3, 30, 32)):
-        with pytest.raises(ValueError, match="sides divisible by 4"):
+def test_bad_images_are_rejected() -> None:
+    for shape, words in (
+        ((3, 32, 32), r"\(batch, 3, height, width\); got \(3, 32, 32\)\.$"),
+        ((1, 1, 32, 32), r"got \(1, 1, 32, 32\)\.$"),
+        ((1, 32, 32, 3), r"move the channels first with images\.movedim\(-1, 1\)"),
+        ((1, 3, 30, 32), "divisible by 4"),
+    ):
+        with pytest.raises(ValueError, match=words):
             small().encode(torch.zeros(*shape))
+
+
+def test_a_codec_rejects_images_of_a_wrong_layout_or_range() -> None:
+    codec = Codec(Patchify((2, 2)))
+    image = torch.rand(1, 3, 4, 4)
+    torch.testing.assert_close(codec.decode(codec.encode(image)), image)
+    for wrong, words in (
+        (image.movedim(1, -1), "channels first"),
+        ((255 * image).to(torch.uint8), "divide 8-bit values by 255"),
+        (255 * image, r"must be in \[0, 1\]"),
+        (2 * image - 1, r"must be in \[0, 1\]"),
+        (image * torch.nan, r"must be in \[0, 1\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            codec.encode(wrong)

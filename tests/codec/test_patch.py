@@ -8,7 +8,7 @@ from tmatch.tensors import merge, split
 @pytest.mark.parametrize(
     ("patch", "size"), [((2, 2), (32, 32)), ((2, 2), (6, 10)), ((2, 8), (4, 16)), ((1, 1), (3, 5))]
 )
-def test_decode_undoes_encode(patch: tuple[int, int], size: tuple[int, int]) -> None:
+def test_decode_inverts_encode(patch: tuple[int, int], size: tuple[int, int]) -> None:
     image = torch.randn(2, 4, *size)
     x = Patchify(patch).encode(image)
     assert x.shape == (2, size[0] // patch[0], size[1] // patch[1], patch[0] * patch[1] * 4)
@@ -29,7 +29,7 @@ def test_merge_joins_neighbours() -> None:
     assert torch.equal(split(merge(line, (2,)), (2,)), line)
 
 
-def test_impossible_shapes_are_refused() -> None:
+def test_impossible_shapes_are_rejected() -> None:
     with pytest.raises(ValueError, match="cannot be split"):
         Patchify().decode(torch.zeros(1, 4, 4, 15))
     with pytest.raises(ValueError, match="Each side of a patch"):

@@ -1,4 +1,4 @@
-"""Captions that were encoded before."""
+"""Captions that are already encoded."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def captions(*lengths: int, dtype: torch.dtype = torch.float16) -> list[torch.Te
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_captions_are_padded_and_keep_their_bits(dtype: torch.dtype) -> None:
     f = EmbeddedText(torch.ones(1, 3, dtype=dtype))
-    given = [*captions(2, 5, dtype=dtype), f.empty]
+    given = [*captions(2, 5, dtype=dtype), f.null]
     found = f(given)
     assert found.tokens.dtype == torch.float32
     assert found.mask.sum(1).tolist() == [2, 5, 1]
@@ -25,24 +25,29 @@ def test_captions_are_padded_and_keep_their_bits(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_captions_go_to_a_device_together(dropped: bool) -> None:
-    """One that holds no data stands for a GPU: a copy for all captions as they were kept, and one for the mask."""
+def test_captions_move_to_a_device_in_one_copy(dropped: bool) -> None:
+    """The meta device stands for a GPU: one copy for all captions in their own dtype, and one for the mask."""
     f = EmbeddedText(torch.ones(1, 3, dtype=torch.float16)).to("meta")
     with Copies("meta") as copies:
-        found = f([*captions(2, 5, 3, 3, 1), *([f.empty] if dropped else [])])
+        found = f([*captions(2, 5, 3, 3, 1), *([f.null] if dropped else [])])
     assert copies.dtypes == [torch.float16, torch.bool]
     assert (found.tokens.device.type, found.mask.device.type) == ("meta", "meta")
     assert found.tokens.shape == (5 + dropped, 5, 3)
 
 
-def test_captions_that_are_on_the_device_stay() -> None:
+def test_captions_on_the_device_are_not_copied() -> None:
     f = EmbeddedText(torch.ones(1, 3)).to("meta")
-    there = [caption.to("meta") for caption in captions(2, 5)]
+    captions_there = [caption.to("meta") for caption in captions(2, 5)]
     with Copies("meta") as copies:
-        f([*there, f.empty])
+        f([*captions_there, f.null])
     assert copies.dtypes == [torch.bool]
 
 
-def test_captions_of_several_precisions_lose_nothing() -> None:
+def test_captions_of_several_dtypes_lose_nothing() -> None:
     fine = captions(2, dtype=torch.float32)
     assert torch.equal(EmbeddedText(torch.zeros(1, 3))([*captions(2), *fine]).tokens[1], fine[0])
+
+
+def test_text_is_rejected() -> None:
+    with pytest.raises(ValueError, match="encode the text first"):
+        EmbeddedText(torch.zeros(1, 3))(["a caption"])

@@ -7,27 +7,27 @@ from tmatch.data import TOYS, InMemory
 
 
 @pytest.mark.parametrize("name", TOYS)
-def test_a_toy_is_a_density_in_the_plane(name: str) -> None:
+def test_a_toy_density_is_centred_and_a_point_depends_on_its_seed_alone(name: str) -> None:
     x = TOYS[name](tm.RandomStreams(range(5000)))
     assert x.shape == (5000, 2)
     assert x.abs().max() < 3
     assert (x.mean(0).abs() < 0.25).all()
-    assert torch.equal(TOYS[name](tm.RandomStreams([17])), x[17:18]), "a point belongs to its seed"
+    assert torch.equal(TOYS[name](tm.RandomStreams([17])), x[17:18])
 
 
-def test_the_checkerboard_has_only_dark_squares() -> None:
+def test_the_checkerboard_covers_only_dark_squares() -> None:
     x = TOYS["checkerboard"](tm.RandomStreams(range(4000)))
     assert ((x.floor().sum(1) % 2) == 0).all()
 
 
-def test_corners_depend_on_each_other_but_not_alone() -> None:
+def test_corners_are_correlated() -> None:
     x = TOYS["corners"](tm.RandomStreams(range(20_000)))
     assert torch.corrcoef(x.T)[0, 1] > 0.9
 
 
-def test_every_sample_is_seen_once_an_epoch() -> None:
+def test_every_sample_occurs_once_per_epoch() -> None:
     data = InMemory(torch.arange(10.0)[:, None, None], seed=3)
-    order = torch.cat([data.indices(step, 4) for step in range(5)])  # two epochs; the third batch straddles them
+    order = torch.cat([data.indices(step, 4) for step in range(5)])  # two epochs; the third batch spans both
     assert sorted(order[:10].tolist()) == sorted(order[10:].tolist()) == list(range(10))
     assert order[:10].tolist() != order[10:].tolist()
     assert order[:10].tolist() != InMemory(data.x, seed=4).indices(0, 10).tolist()
@@ -49,10 +49,10 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
     assert torch.equal(c.tokens, given.tokens[index])
 
 
-def test_bad_data_is_refused() -> None:
+def test_invalid_data_is_rejected() -> None:
     with pytest.raises(ValueError, match="shape \\(samples, \\*grid, channels\\)"):
         InMemory(torch.zeros(5, 2))
-    with pytest.raises(ValueError, match="3 conditions for 5 states"):
+    with pytest.raises(ValueError, match="5 states and 3 conditions"):
         InMemory(torch.zeros(5, 2, 1), condition(3))
     with pytest.raises(ValueError, match="the data holds 10 non-finite"):
         InMemory(torch.full((5, 2, 1), torch.inf))

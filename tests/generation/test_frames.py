@@ -4,7 +4,7 @@ from laws import condition, shape_of, small_model, steps_of
 
 import tmatch as tm
 from tmatch.codec import CodeAutoencoder, Codec
-from tmatch.generation.frames import frames, spread
+from tmatch.generation.frames import evenly_spaced, frames
 
 SHOWN = {"fm": 10, "dtm": 10, "artm-2": 8, "fhtm-3": 12, "mar": 4, "martm-2": 8, "ar-discrete": 4, "mar-discrete": 4}
 
@@ -31,5 +31,5 @@ def test_the_way_to_a_image_ends_at_the_image(name: str) -> None:
 
 
 def test_a_strip_has_room_for_some() -> None:
-    assert spread(5, 13) == [0, 1, 2, 3, 4]
-    assert spread(128, 5) == [0, 32, 64, 95, 127]
+    assert evenly_spaced(5, 13) == [0, 1, 2, 3, 4]
+    assert evenly_spaced(128, 5) == [0, 32, 64, 95, 127]

@@ -1,82 +1,120 @@
 """From captioned images to shards."""
 
-import io
 import json
-import tarfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from sources import Encoders, contents, folder_of, preparation, rows
+from sources import Encoders, contents, folder_of, preparation, prepared, rows, tar_of
+from torch import Tensor
 
 from tmatch.app.cli import main
+from tmatch.app.prepare import Encoding
 from tmatch.data.crop import Crop
-from tmatch.data.shards import ShardSet
+from tmatch.data.shards import ShardSet, write_shard
 from tmatch.prepare import Preparation
 
 
-def test_killed_and_started_again_it_writes_the_same_bytes(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "images", [*rows(22), ("bad.png", b"no image", "a circle")]))
-    manifest = preparation(source, tmp_path / "whole", encoders).run()
-    assert manifest is not None
+def test_killed_and_restarted_it_writes_the_same_bytes(tmp_path: Path, encoders: Encoders) -> None:
+    source = folder_of(tmp_path / "images", [*rows(22), ("bad.png", b"no image", "a circle")])
+    manifest = prepared(source, tmp_path / "whole", encoders)
     assert (manifest.samples, manifest.skipped, manifest.captions, manifest.captions_cut) == (22, 1, 26, 4)
-    expected = contents(tmp_path / "whole")
-    for fixed_time in range(0, 12, 3):
+    for last in (0, 3, 1, 4):
         again, calls = preparation(source, tmp_path / "killed", encoders), []
 
-        def until(
-            *arguments: object, again: Preparation = again, calls: list[int] = calls, last: int = fixed_time
-        ) -> object:
+        def until(*given: object, again: Preparation = again, calls: list[int] = calls, last: int = last) -> object:
             calls.append(1)
-            if len(calls) > last % 5:
+            if len(calls) > last:
                 raise KeyboardInterrupt
-            return Preparation._latents(again, *arguments)
+            return Preparation._latents(again, *given)
 
         again._latents = until
         with pytest.raises(KeyboardInterrupt):
             again.run()
-    preparation(source, tmp_path / "killed", encoders).run()
-    assert contents(tmp_path / "killed") == expected
+    prepared(source, tmp_path / "killed", encoders)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_processes_that_share_the_work_write_the_same_bytes(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "images", rows(22)))
-    preparation(source, tmp_path / "one", encoders).run()
-    for rank in (2, 1, 0):
-        preparation(source, tmp_path / "three", encoders).run(rank=rank, world=3)
+def test_a_chunk_that_is_being_written_is_completed_on_interrupt(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = folder_of(tmp_path / "images", rows(12))
+    work, begun, ended = preparation(source, tmp_path / "out", encoders, "centre"), threading.Event(), threading.Event()
+
+    def slowly(path: Path, tensors: dict[str, Tensor]) -> str:
+        begun.set()
+        assert ended.wait(60)
+        return write_shard(path, tensors)
+
+    def interrupted(images: Tensor, own: Callable[[Tensor], Tensor] = work._latents) -> Tensor:
+        if begun.wait(0.2):
+            ended.set()
+            raise KeyboardInterrupt
+        return own(images)
+
+    monkeypatch.setattr("tmatch.prepare.run.write_shard", slowly)
+    work._latents = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        work.run()
+    assert sorted(contents(tmp_path / "out")) == ["000000-16x16.safetensors", "chunks/000000.json", "settings.json"]
+
+
+def test_a_failed_write_stops_the_run_and_a_rerun_resumes(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = folder_of(tmp_path / "images", rows(12))
+
+    def full(path: Path, tensors: dict[str, Tensor]) -> str:
+        if path.name.startswith("000001"):
+            raise OSError("disk full")
+        return write_shard(path, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tmatch.prepare.run.write_shard", full)
+        with pytest.raises(OSError, match="disk full"):
+            preparation(source, tmp_path / "out", encoders).run()
+    assert [file.name for file in (tmp_path / "out" / "chunks").iterdir()] == ["000000.json"]
+    for out in ("out", "new"):
+        prepared(source, tmp_path / out, encoders)
+    assert contents(tmp_path / "out") == contents(tmp_path / "new")
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0), (0, 2, 1)])
+def test_processes_share_the_work_and_the_last_writes_the_manifest(
+    order: tuple[int, ...], tmp_path: Path, encoders: Encoders
+) -> None:
+    source = folder_of(tmp_path / "images", rows(14))
+    prepared(source, tmp_path / "one", encoders)
+    results = [preparation(source, tmp_path / "three", encoders).run(rank=rank, world=3) for rank in order]
+    assert [result is None for result in results] == [True, True, False]
     assert contents(tmp_path / "three") == contents(tmp_path / "one")
 
 
-def test_a_process_that_is_gone_is_not_waited_for(
-    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = str(folder_of(tmp_path / "images", rows(9)))
-    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 0)
-    with pytest.raises(ValueError, match="1 of 3 chunks are not there"):
-        preparation(source, tmp_path / "shards", encoders).run(rank=0, world=2)
-    assert preparation(source, tmp_path / "shards", encoders).run() is not None
+def test_processes_that_finish_at_the_same_time_agree(tmp_path: Path, encoders: Encoders) -> None:
+    source = folder_of(tmp_path / "images", rows(14))
+    prepared(source, tmp_path / "one", encoders)
+    works = [preparation(source, tmp_path / "three", encoders) for _ in range(3)]
+    threads = [threading.Thread(target=work.run, kwargs={"rank": rank, "world": 3}) for rank, work in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert contents(tmp_path / "three") == contents(tmp_path / "one")
 
 
-def test_a_source_without_a_single_good_row_is_refused(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "images", [("bad.png", b"no image", "a circle")]))
-    with pytest.raises(ValueError, match=r"No row of .* can be used; .*skipped.jsonl says why"):
-        preparation(source, tmp_path / "shards", encoders).run()
-    assert "bad.png" in (tmp_path / "shards" / "skipped.jsonl").read_text()
-
-
-def test_every_kind_of_source_gives_the_same_samples(tmp_path: Path, encoders: Encoders) -> None:
+def test_every_layout_gives_the_same_samples(tmp_path: Path, encoders: Encoders) -> None:
     from datasets import Dataset, Features, List, Value
     from datasets import Image as ImageFeature
 
     images = rows(9)
     folder_of(tmp_path / "folder", images)
-    with tarfile.open(tmp_path / "images.tar", "w") as tar:
-        for name, content, text in images:
-            for suffix, part in ((".png", content), (".json", json.dumps({"text": text}).encode())):
-                member = tarfile.TarInfo(name.removesuffix(".png") + suffix)
-                member.size = len(part)
-                tar.addfile(member, io.BytesIO(part))
+    parts = [
+        ((name, png), (name.replace("png", "json"), json.dumps({"text": text}).encode())) for name, png, text in images
+    ]
+    tar_of(tmp_path / "images.tar", [member for pair in parts for member in pair])
     table = Dataset.from_dict(
         {
             "image": [{"bytes": content, "path": None} for _, content, _ in images],
@@ -86,52 +124,20 @@ def test_every_kind_of_source_gives_the_same_samples(tmp_path: Path, encoders: E
     )
     table.to_parquet(tmp_path / "images.parquet")
     table.save_to_disk(tmp_path / "saved")
-    shards = {}
+    expected: dict[str, bytes] = {}
     for name in ("folder", "images.tar", "images.parquet", "saved"):
-        preparation(str(tmp_path / name), tmp_path / f"out-{name}", encoders).run()
-        shards[name] = {k: v for k, v in contents(tmp_path / f"out-{name}").items() if k.endswith(".safetensors")}
-        assert shards[name] == shards["folder"]
+        prepared(tmp_path / name, tmp_path / f"out-{name}", encoders)
+        shards = {k: v for k, v in contents(tmp_path / f"out-{name}").items() if k.endswith(".safetensors")}
+        expected = expected or shards
+        assert shards == expected
     table.map(lambda row: {"text": ["another"] * len(row["text"])}).to_parquet(tmp_path / "images.parquet")
-    with pytest.raises(ValueError, match="holds shards with another contents"):
-        preparation(str(tmp_path / "images.parquet"), tmp_path / "out-images.parquet", encoders).run()
+    with pytest.raises(ValueError, match="contains shards with another source"):
+        preparation(tmp_path / "images.parquet", tmp_path / "out-images.parquet", encoders).run()
 
 
-def test_a_folder_with_a_text_beside_each_image(tmp_path: Path, encoders: Encoders) -> None:
-    images = [(name, content, text) for name, content, text in rows(9) if isinstance(text, str)]
-    folder_of(tmp_path / "listed", images)
-    (paired := tmp_path / "paired").mkdir()
-    (paired / "more").mkdir()
-    for name, content, text in images:
-        (paired / name).write_bytes(content)
-        (paired / name).with_suffix(".txt").write_text(f"{text}\n")
-    preparation(str(tmp_path / "listed"), tmp_path / "one", encoders).run()
-    preparation(str(paired), tmp_path / "other", encoders).run()
-    listed, found = (
-        {k: v for k, v in contents(tmp_path / out).items() if k.endswith(".safetensors")} for out in ("one", "other")
-    )
-    assert listed == found
-    (paired / "more" / "alone.png").write_bytes(images[0][1])
-    (paired / ".thumbs").mkdir()
-    (paired / ".thumbs" / "000.png").write_bytes(b"what a system leaves")
-    for name, content in (("kind.xcf", b"?"), ("kind.txt", b"a circle"), ("two.png", b"?"), ("two.jpg", b"?")):
-        (paired / name).write_bytes(content)
-    with pytest.raises(ValueError, match="holds shards with another contents"):
-        preparation(str(paired), tmp_path / "other", encoders).run()
-    manifest = preparation(str(paired), tmp_path / "again", encoders).run()
-    assert manifest is not None
-    assert (manifest.samples, manifest.skipped) == (len(images), 3)
-    said = (tmp_path / "again" / "skipped.jsonl").read_text()
-    for reason in ("more/alone.txt cannot be read: No such file", "has no image", "two.jpg and two.png: leave one"):
-        assert reason in said
-    for text in paired.rglob("*.txt"):
-        text.unlink()
-    with pytest.raises(ValueError, match=r"images without captions: write a metadata.jsonl, or .* a .txt"):
-        preparation(str(paired), tmp_path / "none", encoders)
-
-
-def test_what_is_read_back_is_what_the_encoders_say(tmp_path: Path, encoders: Encoders) -> None:
+def test_shards_contain_what_the_encoders_compute(tmp_path: Path, encoders: Encoders) -> None:
     autoencoder, text = encoders
-    work = preparation(str(folder_of(tmp_path / "images", rows(7))), tmp_path / "out", encoders)
+    work = preparation(folder_of(tmp_path / "images", rows(7)), tmp_path / "out", encoders)
     work.run()
     shards = ShardSet(tmp_path / "out")
     seen = []
@@ -150,7 +156,7 @@ def test_what_is_read_back_is_what_the_encoders_say(tmp_path: Path, encoders: En
 
 
 @pytest.mark.parametrize(("size", "multiple", "ratio"), [(256, 16, 2.0), (64, 16, 2.0), (96, 8, 3.0)])
-def test_buckets_waste_little(size: int, multiple: int, ratio: float) -> None:
+def test_buckets_have_about_the_same_area(size: int, multiple: int, ratio: float) -> None:
     crop = Crop(kind="buckets", size=size, multiple=multiple, ratio=ratio)
     assert (size, size) in crop.sizes
     assert {(w, h) for h, w in crop.sizes} == set(crop.sizes)
@@ -161,21 +167,78 @@ def test_buckets_waste_little(size: int, multiple: int, ratio: float) -> None:
         assert crop.choose(Image.new("1", (3 * w, 3 * h))) == (h, w)
 
 
-def test_the_command_prepares_and_says_what_is_wrong(
+def test_the_next_chunk_is_read_and_the_previous_one_written_while_one_is_encoded(
+    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = folder_of(tmp_path / "images", rows(60))
+    work = preparation(source, tmp_path / "out", encoders, "centre", chunk=20)
+    read, encoding, chunks = [threading.Event() for _ in range(60)], threading.Event(), iter(range(3))
+    own, conditions = work.image, work._conditions
+
+    def image(row: int) -> object:
+        read[row].set()
+        return own(row)
+
+    def encode(captions: object) -> object:
+        chunk = next(chunks)
+        assert chunk == 2 or read[20 * chunk + 35].wait(60), "images are read while captions are encoded"
+        if chunk == 1:
+            encoding.set()
+        return conditions(captions)
+
+    def write(path: Path, tensors: dict[str, Tensor]) -> str:
+        assert encoding.wait(60), "the next chunk is encoded while one is written"
+        return write_shard(path, tensors)
+
+    work.image, work._conditions = image, encode
+    monkeypatch.setattr("tmatch.prepare.run.write_shard", write)
+    work.run(workers=2)
+
+
+def test_few_images_are_held_as_pixels(tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tmatch.prepare.run.AHEAD", 3 * 16**2 * 7 + 5)
+    work = preparation(folder_of(tmp_path / "images", rows(30)), tmp_path / "out", encoders, "centre", chunk=20)
+    read, encode, held, most = work.image, work._latents, 0, 0
+
+    def image(row: int) -> object:
+        nonlocal held, most
+        held += 1
+        most = max(most, held)
+        return read(row)
+
+    def latents(images: Tensor) -> Tensor:
+        nonlocal held
+        held -= len(images)
+        return encode(images)
+
+    work.image, work._latents = image, latents
+    work.run(workers=1)
+    assert most <= 7 + work.settings.batch_size
+
+
+def test_the_command_prepares_and_rejects_bad_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], encoders: Encoders
 ) -> None:
     source = folder_of(tmp_path / "images", [*rows(5), ("bad.png", b"", "a")])
     command = ["prepare", str(source), "--out", str(tmp_path / "out"), "--size", "16", "--multiple", "4"]
     own = ["--autoencoder", encoders[0].name, "--text", encoders[1].name]
-    main([*command, *own])
-    said = capsys.readouterr()
-    assert json.loads(said.out) == {"samples": 5, "captions": 6, "captions_cut": 0, "skipped": 1, "shards": 1}
-    assert "1 row was skipped" in said.err
-    for change, reason in (
-        (["--size", "18"], "divides by 4"), (["--chunk", "0"], "--chunk"), (["--dtype", "float32"], "another dtype"),
-        (["--ratio", "nan"], "ratio"), (["--autoencoder", str(tmp_path)], "no autoencoder"),
-    ):  # fmt: skip
+    main([*command, *own, "--text-precision", "bfloat16"])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"samples": 5, "captions": 6, "captions_cut": 0, "skipped": 1, "shards": 1}
+    assert "skipped.jsonl" in printed.err
+    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
+    assert (settings["autoencoder"]["precision"], settings["text"]["precision"]) == ("float32", "bfloat16")
+    for change in (["--size", "18"], ["--chunk", "0"], ["--ratio", "nan"], ["--autoencoder", str(tmp_path)]):
         with pytest.raises(SystemExit) as stopped:
             main([*command, *own, *change])
         assert stopped.value.code == 2
-        assert reason in capsys.readouterr().err
+
+
+def test_the_text_encoder_may_have_another_precision(encoders: Encoders) -> None:
+    names = {"autoencoder": encoders[0].name, "text": encoders[1].name, "device": "cpu"}
+    for given, expected in (
+        ({"precision": "bfloat16"}, ("bfloat16", "bfloat16")),
+        ({"precision": "bfloat16", "text_precision": "float32"}, ("bfloat16", "float32")),
+    ):
+        autoencoder, text = Encoding(**names, **given).encoders()
+        assert (autoencoder.precision, text.precision) == expected

@@ -1,129 +1,153 @@
-"""Where images and captions are found, and what is said where they are not."""
+"""Reading captioned images: layouts, damaged rows, and what is rejected."""
 
 import json
-import time
-from concurrent.futures import ThreadPoolExecutor
+import os
+import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
-from sources import Encoders, contents, folder_of, image, pairs_of, preparation, rows, table, tar_of
+from PIL import Image
+from sources import Encoders, contents, encoded, folder_of, image, pairs_of, preparation, prepared, rows, table, tar_of
 
-from tmatch.data.sources import naming, open_source
+from tmatch.data.shards import ShardSet
+from tmatch.data.sources import open_source
 from tmatch.data.sources.source import Unusable
-from tmatch.prepare import Preparation
+
+GOOD: dict[str, bytes] = {
+    "cmyk.jpg": encoded(Image.new("CMYK", (20, 20), (0, 255, 255, 0)), "JPEG"),
+    "grey16.png": encoded(Image.new("I;16", (20, 20), 32896)),
+    "animated.gif": encoded(
+        Image.new("RGB", (20, 20), "red"), "GIF", save_all=True, append_images=[Image.new("RGB", (20, 20), "blue")]
+    ),
+    "mislabelled.jpg": image(0),
+    "transparent.png": encoded(Image.new("RGBA", (20, 20), (0, 0, 0, 0))),
+    "palette.png": encoded(Image.new("P", (20, 20))),
+    "grey16.tif": encoded(Image.new("I;16B", (20, 20), 32896), "TIFF"),
+}
+BAD: dict[str, tuple[bytes, str]] = {
+    "corrupt.png": (image(1)[:100], "truncated"),
+    "empty.png": (b"", "unknown"),
+    "text.png": (b"not an image", "unknown"),
+    "dot.png": (image(1, (1, 1)), "too small"),
+    "huge.png": (encoded(Image.new("1", (20_000, 20_000)), compress_level=1), "exceeds limit"),
+    "real.tif": (encoded(Image.new("F", (20, 20), 0.5), "TIFF"), "floating-point"),
+    "fine.tif": (encoded(Image.new("I", (20, 20), 70_000), "TIFF"), "exceed 16 bits"),
+    "program.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n", "unknown"),
+}
 
 
-def test_names_of_tables_are_no_patterns(tmp_path: Path) -> None:
-    table(tmp_path / "t?[a]" / "part1.parquet", range(3))
-    table(tmp_path / "t?[a]" / "part[1].parquet", range(3, 7))
-    table(tmp_path / "txa" / "part1.parquet", range(7, 9))
-    source = open_source(str(tmp_path / "t?[a]"))
-    assert sorted(source.read(k).captions[0] for k in range(len(source))) == [f"a {k}" for k in range(7)]
+def test_unusual_images_are_read_and_bad_rows_skipped_with_a_reason(tmp_path: Path, encoders: Encoders) -> None:
+    images = [*((name, content, "a red circle") for name, content in GOOD.items())]
+    images += [(name, content, "a red circle") for name, (content, _) in BAD.items()]
+    images += [("a.png", image(2), ""), ("b.png", image(3), 7), ("c.png", image(4), " \n")]
+    folder = folder_of(tmp_path / "images", images)
+    with (folder / "metadata.jsonl").open("ab") as file:
+        file.write(b'{"file_name": "cmyk.jpg"}\n{"text": "a"}\nno json\n{"file_name": "cmyk.jpg", "text": "\xff"}\n')
+        file.write(b'{"file_name": "../out.png", "text": "a"}\n{"file_name": "none.png", "text": "a"}\n[]\n')
+        file.write(b'{"file_name": "cmyk.jpg", "text": "\\ud800"}\n{"file_name": "\\udcff.png", "text": "a"}\n')
+        file.write(b'{"file_name": "pipe", "text": "a"}\n{"file_name": "\\u0000", "text": "a"}\n')
+        file.write(b'{"file_name": "circle.png", "text": "a"}\n{"file_name": "out.png", "text": "a"}\n')
+        file.write(b"[" * 100_000 + b"\n")
+    os.mkfifo(folder / "pipe")
+    (folder / "circle.png").symlink_to("circle.png")
+    (folder / "out.png").symlink_to(tmp_path / "out.png")
+    work = preparation(folder, tmp_path / "out", encoders, "centre")
+    manifest = work.run()
+    assert manifest is not None
+    assert manifest.samples == len(GOOD)
+    skipped = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
+    expected = [reason for _, reason in BAD.values()]
+    expected += ["empty", "not a string", "empty", "no 'text'", "no file_name", "invalid JSON", "not UTF-8", "outside"]
+    expected += ["No such file", "not a JSON object", "surrogate", "udcff.png cannot be read", "not a regular", "null"]
+    expected += ["Too many levels", "a link to a file outside", "invalid JSON"]
+    assert manifest.skipped == len(skipped) == len(expected)
+    for one, part in zip(skipped, expected, strict=True):
+        assert part in one["reason"]
+    pixels = {name: work.image(k).pixels.float().mean((1, 2)) for k, name in enumerate(GOOD)}
+    for grey in ("grey16.png", "grey16.tif"):
+        assert pixels[grey].tolist() == [128, 128, 128], "16 bits are scaled, not clipped"
+    assert pixels["animated.gif"].argmax() == 0, "the first frame of an animation"
+    assert pixels["transparent.png"].tolist() == [255, 255, 255]
 
 
-def test_a_damaged_table_is_named(tmp_path: Path) -> None:
-    table(tmp_path / "a.parquet", range(3))
-    (tmp_path / "b.parquet").write_bytes(b"PAR1?PAR1")
-    with pytest.raises(ValueError, match=r"b\.parquet is no parquet file, or a damaged one"):
-        open_source(str(tmp_path))
+def test_a_source_without_usable_rows_is_rejected(tmp_path: Path, encoders: Encoders) -> None:
+    source = folder_of(tmp_path / "images", [("bad.png", b"no image", "a circle")])
+    with pytest.raises(ValueError, match=r"No row of .* can be used; see .*skipped.jsonl"):
+        preparation(source, tmp_path / "shards", encoders).run()
+    assert "bad.png" in (tmp_path / "shards" / "skipped.jsonl").read_text()
 
 
-def captions(folder: Path, split: str = "train") -> list[str]:
-    source = open_source(str(folder), split=split)
-    return [source.read(k).captions[0] for k in range(len(source))]
+def test_a_folder_with_a_text_file_per_image(tmp_path: Path, encoders: Encoders) -> None:
+    images = [(name, content, text) for name, content, text in rows(9) if isinstance(text, str)]
+    folder_of(tmp_path / "listed", images)
+    (paired := tmp_path / "paired").mkdir()
+    (paired / "more").mkdir()
+    for name, content, text in images:
+        (paired / name).write_bytes(content)
+        (paired / name).with_suffix(".txt").write_text(f"{text}\n")
+    prepared(tmp_path / "listed", tmp_path / "one", encoders)
+    prepared(paired, tmp_path / "other", encoders)
+    listed, found = (
+        {k: v for k, v in contents(tmp_path / out).items() if k.endswith(".safetensors")} for out in ("one", "other")
+    )
+    assert listed == found
+    (paired / "more" / "alone.png").write_bytes(images[0][1])
+    (paired / ".thumbs").mkdir()
+    (paired / ".thumbs" / "000.png").write_bytes(b"hidden")
+    for name, content in (("kind.xcf", b"?"), ("kind.txt", b"a circle"), ("two.png", b"?"), ("two.jpg", b"?")):
+        (paired / name).write_bytes(content)
+    (paired / "A.PNG").write_bytes(images[0][1])
+    (paired / "A.TXT").write_text("a circle")
+    manifest = prepared(paired, tmp_path / "again", encoders)
+    assert (manifest.samples, manifest.skipped) == (len(images) + 1, 3)
+    report = (tmp_path / "again" / "skipped.jsonl").read_text()
+    for reason in ("more/alone.txt cannot be read: No such file", "no image", "two.jpg and two.png"):
+        assert reason in report
+    for text in paired.rglob("*.[tT][xX][tT]"):
+        text.unlink()
+    with pytest.raises(ValueError, match="have no captions"):
+        open_source(str(paired))
 
 
-def test_tables_whose_names_begin_with_splits_are_those_of_one(tmp_path: Path) -> None:
-    for k, name in enumerate(("train-0", "train-1", "test-0", "val")):
-        table(tmp_path / "some" / f"{name}.parquet", range(k, k + 1))
-    assert captions(tmp_path / "some") == ["a 0", "a 1"]
-    assert captions(tmp_path / "some", "test") == ["a 2"]
-    assert captions(tmp_path / "some" / "test-0.parquet") == ["a 2"], "a file that is given is meant"
-    with pytest.raises(ValueError, match=r"no parquet file whose name begins with validation, .* test and train and "):
-        open_source(str(tmp_path / "some"), split="validation")
-    table(tmp_path / "some" / "testimony.parquet", range(1))
-    with pytest.raises(ValueError, match=r"files of splits, and testimony\.parquet, which is of none: take that out"):
-        open_source(str(tmp_path / "some"))
+def test_a_truncated_tar_is_used_up_to_the_damage(tmp_path: Path, encoders: Encoders) -> None:
+    members = [
+        (name.replace("png", suffix), part)
+        for name, png, _ in rows(3)
+        for suffix, part in (("png", png), ("txt", b"a"))
+    ]
+    whole = Path(tar_of(tmp_path / "whole.tar", members)).read_bytes()
+    with tarfile.open(tmp_path / "whole.tar") as tar:
+        last = tar.getmembers()[-2]
+    damaged = {
+        "within": (whole[: last.offset_data + 100], 2, 2),  # the truncated image, and the rest
+        "between": (whole[: last.offset], 2, 1),
+        "flipped": (whole[: last.offset] + b"\xff" + whole[last.offset + 1 :], 2, 1),
+        "hole": (whole[: last.offset] + bytes(512) + whole[last.offset + 512 :], 2, 1),
+        "whole": (whole, 3, 0),
+    }
+    for name, (content, samples, skipped) in damaged.items():
+        (tmp_path / f"{name}.tar").write_bytes(content)
+        manifest = prepared(tmp_path / f"{name}.tar", tmp_path / name, encoders, kind="centre")
+        assert (manifest.samples, manifest.skipped) == (samples, skipped), name
+        report = (tmp_path / name / "skipped.jsonl").read_text()
+        assert ("damaged from here on" in report) == (name != "whole")
 
 
-def test_a_split_of_what_has_none_is_refused(tmp_path: Path) -> None:
-    table(tmp_path / "table" / "a.parquet", range(1))
-    table(tmp_path / "table" / "training.parquet", range(1, 2))
-    assert captions(tmp_path / "table") == ["a 0", "a 1"]
-    tar_of(tmp_path / "some.tar", [("a.png", image(0)), ("a.txt", b"a")])
-    for local in ("table", "some.tar", str(folder_of(tmp_path / "listed", rows(1))), str(pairs_of(tmp_path / "p", 1))):
-        with pytest.raises(ValueError, match=r"has no splits to choose one by --split: leave that out"):
-            open_source(str(tmp_path / local), split="test")
+def test_repeated_names_in_a_tar_are_separate_samples(tmp_path: Path, encoders: Encoders) -> None:
+    names = ("a.png", "a.txt", "a.png", "a.txt", "b.png", "b.webp", "b.txt", "c.png", "c.png", "c.txt")
+    members = [(name, b"a circle" if name.endswith("txt") else image(k)) for k, name in enumerate(names)]
+    manifest = prepared(tar_of(tmp_path / "images.tar", members), tmp_path / "out", encoders)
+    assert (manifest.samples, manifest.skipped) == (3, 2)
+    report = (tmp_path / "out" / "skipped.jsonl").read_text()
+    assert "more than one image: .png and .webp" in report
+    assert '"key":"images.tar/c","reason":"no caption' in report, "the caption belongs to the adjacent image"
+    shards = ShardSet(tmp_path / "out")
+    latents = [latent for number in range(len(manifest.shards)) for latent in shards.read(number).latents]
+    assert len({tuple(latent.flatten().tolist()) for latent in latents}) == 3
 
 
-def test_tables_may_have_columns_of_their_own_and_no_rows(tmp_path: Path) -> None:
-    from datasets import Dataset
-
-    table(tmp_path / "a.parquet", range(2))
-    table(tmp_path / "b.parquet", range(0))
-    more = {"image": [image(2)], "text": ["a 2"], "url": ["u"]}
-    Dataset.from_dict(more).to_parquet(tmp_path / "c.parquet")
-    source = open_source(str(tmp_path))
-    assert [source.read(k).captions for k in range(len(source))] == [("a 0",), ("a 1",), ("a 2",)]
-    with pytest.raises(ValueError, match=r"a\.parquet has no column 'url'; name one of image, text by --image-column"):
-        open_source(str(tmp_path), text="url")
-    with pytest.raises(ValueError, match=r"b\.parquet lists no images"):
-        open_source(str(tmp_path / "b.parquet"))
-
-
-def test_a_table_is_copied_without_its_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from datasets import Dataset
-
-    more = {"image": [image(2)], "text": ["a 2"], "url": ["u"]}
-    Dataset.from_dict(more).to_parquet(tmp_path / "a.parquet")
-    made = []
-    monkeypatch.setattr(naming, "TableSource", lambda name, table, *columns: made.append(table))
-    open_source(str(tmp_path))
-    assert made[0].column_names == ["image", "text"]
-
-
-def test_kinds_that_lie_together_are_not_chosen_from(tmp_path: Path) -> None:
-    tar_of(tmp_path / "some.tar", [("a.png", image(0)), ("a.txt", b"a")])
-    (tmp_path / "b.png").write_bytes(image(1))
-    (tmp_path / "b.txt").write_text("a")
-    with pytest.raises(ValueError, match=r"holds some\.tar and b\.png: give a folder of one kind, or a file"):
-        open_source(str(tmp_path))
-    assert len(open_source(str(tmp_path / "some.tar"))) == 1
-
-
-def test_tables_that_lie_deeper_are_pointed_at(tmp_path: Path) -> None:
-    table(tmp_path / "data" / "a.parquet", range(1))
-    with pytest.raises(ValueError, match=r"holds no images: .*/data has some"):
-        open_source(str(tmp_path))
-
-
-def test_captions_may_have_another_name_in_a_folder(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "images", rows(2))
-    plain = open_source(str(folder))
-    (folder / "metadata.jsonl").write_text(json.dumps({"file_name": "000.png", "caption": "a circle"}) + "\n")
-    source = open_source(str(folder), text="caption")
-    assert source.read(0).captions == ("a circle",)
-    with pytest.raises(Unusable, match=r"000\.png has no text; --text-column names another"):
-        open_source(str(folder)).read(0)
-    assert len({plain.contents, source.contents, open_source(str(folder)).contents}) == 3
-
-
-def test_texts_in_capitals_are_captions(tmp_path: Path) -> None:
-    (tmp_path / "A.PNG").write_bytes(image(0))
-    (tmp_path / "A.TXT").write_text("a circle")
-    assert open_source(str(tmp_path)).read(0).captions == ("a circle",)
-
-
-def test_a_link_out_of_a_folder_is_listed_as_one(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "images", rows(1))
-    (tmp_path / "000.png").write_bytes(image(0))
-    (folder / "000.png").unlink()
-    (folder / "000.png").symlink_to(tmp_path / "000.png")
-    with pytest.raises(Unusable, match=r"000\.png is a link to what is outside of the folder"):
-        open_source(str(folder)).read(0)
-
-
-def test_links_within_a_tar_lead_to_what_was_before_them(tmp_path: Path) -> None:
+def test_links_in_a_tar_are_resolved_to_earlier_members(tmp_path: Path) -> None:
     members: list[tuple[str, bytes | str]] = [("./x/a.png", image(0)), ("./x/a.txt", b"a circle")]
     members += [("b.png", "x/a.png"), ("b.txt", "x/a.txt"), ("x/c.png", "~a.png"), ("x/c.txt", "~./a.txt")]
     members += [("d.png", "gone.png"), ("d.txt", "~x/a.txt"), ("e.photo.png", image(1)), ("e.txt", b"a")]
@@ -132,108 +156,107 @@ def test_links_within_a_tar_lead_to_what_was_before_them(tmp_path: Path) -> None
     for k in range(3):
         read = source.read(k)
         assert (read.image, read.captions) == (image(0), ("a circle",))
-    with pytest.raises(Unusable, match="a link to what is not in the tar before it"):
+    with pytest.raises(Unusable, match="not in the tar file before it"):
         source.read(3)
-    with pytest.raises(Unusable, match=r"it has no image, only \.photo\.png and \.txt"):
+    with pytest.raises(Unusable, match=r"no image, only \.photo\.png and \.txt"):
         source.read(4)
 
 
-def test_a_column_of_a_tar_is_read_even_beside_a_text(tmp_path: Path) -> None:
+def test_the_text_column_selects_captions(tmp_path: Path) -> None:
     both = [("a.png", image(0)), ("a.txt", b"old"), ("a.json", b'{"text": "older", "new": "a circle"}')]
     name = tar_of(tmp_path / "some.tar", [*both, ("b.png", image(1)), ("b.txt", b"old"), ("b.json", b"{}")])
     assert open_source(name).read(0).captions == ("old",)
     source = open_source(name, text="new")
     assert source.read(0).captions == ("a circle",)
-    with pytest.raises(Unusable, match=r"its \.json has no 'new'; --text-column names another"):
+    with pytest.raises(Unusable, match=r"the \.json has no 'new'"):
         source.read(1)
-    alone = tar_of(tmp_path / "alone.tar", [("a.png", image(0)), ("a.txt", b"old")])
-    with pytest.raises(Unusable, match=r"it has no \.json with a 'new', the --text-column"):
-        open_source(alone, text="new").read(0)
+    folder = folder_of(tmp_path / "images", rows(2))
+    (folder / "metadata.jsonl").write_text(json.dumps({"file_name": "000.png", "caption": "a circle"}) + "\n")
+    source = open_source(str(folder), text="caption")
+    assert source.read(0).captions == ("a circle",)
+    with pytest.raises(Unusable, match=r"000\.png has no 'text'"):
+        open_source(str(folder)).read(0)
 
 
-def test_a_tar_with_other_captions_is_another_source(tmp_path: Path) -> None:
-    first, second = (
-        open_source(tar_of(tmp_path / f"{word}.tar", [("a.png", image(0)), ("a.txt", f"a {word} circle".encode())]))
-        for word in ("red", "two")
-    )
-    assert list(first.rows) == list(second.rows)
-    assert first.contents != second.contents
+def captions(folder: Path, split: str = "train") -> list[str]:
+    source = open_source(str(folder), split=split)
+    return [source.read(k).captions[0] for k in range(len(source))]
 
 
-def test_few_images_are_held_as_pixels(tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tmatch.prepare.run.AHEAD", 3 * 16**2 * 7 + 5)
-    source = str(folder_of(tmp_path / "images", rows(60)))
-    work = preparation(source, tmp_path / "out", encoders, "centre", chunk=40)
-    read, encode, locked, most = work.image, work._latents, 0, 0
-
-    def counted(row: int) -> object:
-        nonlocal locked, most
-        locked += 1
-        most = max(most, locked)
-        return read(row)
-
-    def taken(images: object) -> object:
-        nonlocal locked
-        locked -= len(images)
-        return encode(images)
-
-    work.image, work._latents = counted, taken
-    work.run(workers=1)
-    assert most <= 7 + work.settings.batch
-    preparation(source, tmp_path / "again", encoders, "centre", chunk=40).run()
-    assert contents(tmp_path / "out") == contents(tmp_path / "again")
+def test_parquet_files_may_be_split_by_name(tmp_path: Path) -> None:
+    for k, name in enumerate(("train-0", "train-1", "test-0", "val")):
+        table(tmp_path / "some" / f"{name}.parquet", range(k, k + 1))
+    assert captions(tmp_path / "some") == ["a 0", "a 1"]
+    assert captions(tmp_path / "some", "test") == ["a 2"]
+    assert captions(tmp_path / "some" / "test-0.parquet") == ["a 2"], "a file given by name is used"
+    with pytest.raises(ValueError, match=r"no split 'validation'; set --split to one of test, train, val"):
+        open_source(str(tmp_path / "some"), split="validation")
+    table(tmp_path / "some" / "testimony.parquet", range(1))
+    with pytest.raises(ValueError, match=r"testimony\.parquet, which belongs to no split"):
+        open_source(str(tmp_path / "some"))
+    table(tmp_path / "table" / "a.parquet", range(1))
+    table(tmp_path / "table" / "training.parquet", range(1, 2))
+    assert captions(tmp_path / "table") == ["a 0", "a 1"]
+    tar_of(tmp_path / "some.tar", [("a.png", image(0)), ("a.txt", b"a")])
+    for local in ("table", "some.tar", str(folder_of(tmp_path / "listed", rows(1)))):
+        with pytest.raises(ValueError, match=r"has no splits; remove --split"):
+            open_source(str(tmp_path / local), split="test")
 
 
-def test_chunks_of_other_settings_are_made_again(tmp_path: Path, encoders: Encoders) -> None:
-    source = str(folder_of(tmp_path / "images", rows(9)))
-    preparation(source, tmp_path / "out", encoders, "centre").run()
-    (tmp_path / "out" / "settings.json").unlink()
-    preparation(source, tmp_path / "out", encoders, "buckets").run()
-    preparation(source, tmp_path / "other", encoders, "buckets").run()
-    manifests = [json.loads((tmp_path / out / "manifest.json").read_text()) for out in ("out", "other")]
-    assert manifests[0] == manifests[1]
+def test_parquet_files_may_have_patterns_in_their_names_other_columns_and_no_rows(tmp_path: Path) -> None:
+    table(tmp_path / "t?[a]" / "part1.parquet", range(3))
+    table(tmp_path / "t?[a]" / "part[1].parquet", range(3, 4), url=["u"])
+    table(tmp_path / "t?[a]" / "empty.parquet", range(0))
+    table(tmp_path / "txa" / "part1.parquet", range(7, 9))
+    assert sorted(captions(tmp_path / "t?[a]")) == [f"a {k}" for k in range(4)]
+    with pytest.raises(ValueError, match=r"part1\.parquet has no column 'url'; .* two of image, text"):
+        open_source(str(tmp_path / "t?[a]"), text="url")
+    with pytest.raises(ValueError, match=r"empty\.parquet contains no images"):
+        open_source(str(tmp_path / "t?[a]" / "empty.parquet"))
+    (tmp_path / "txa" / "b.parquet").write_bytes(b"PAR1?PAR1")
+    with pytest.raises(ValueError, match=r"b\.parquet is not a valid parquet file"):
+        open_source(str(tmp_path / "txa"))
 
 
-def test_a_chunk_that_another_process_makes_again_meanwhile_is_not_waited_for(
-    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
-    source = folder_of(tmp_path / "images", rows(9))
-    good = (source / "005.png").read_bytes()
-    (source / "005.png").unlink()
-    preparation(str(source), tmp_path / "out", encoders).run()
-    (source / "005.png").write_bytes(good)
-    first, read = preparation(str(source), tmp_path / "out", encoders), Preparation.image
-
-    def meanwhile(row: int) -> object:
-        first.image = lambda row: read(first, row)
-        preparation(str(source), tmp_path / "out", encoders).run(rank=1, world=2)
-        return read(first, row)
-
-    first.image = meanwhile
-    manifest = first.run(rank=0, world=2)
-    assert manifest is not None
-    assert (manifest.samples, manifest.skipped) == (9, 0)
+def test_ambiguous_folders_are_rejected(tmp_path: Path) -> None:
+    table(tmp_path / "data" / "a.parquet", range(1))
+    with pytest.raises(ValueError, match=r"contains no images: .* Did you mean .*/data\?"):
+        open_source(str(tmp_path))
+    tar_of(tmp_path / "some.tar", [("a.png", image(0)), ("a.txt", b"a")])
+    (tmp_path / "b.png").write_bytes(image(1))
+    with pytest.raises(ValueError, match=r"mixes kinds of files \(some\.tar and b\.png\)"):
+        open_source(str(tmp_path))
+    assert len(open_source(str(tmp_path / "some.tar"))) == 1
 
 
-def test_a_process_that_is_slow_is_waited_for_and_one_that_has_stopped_is_not(
-    tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tmatch.prepare.run.PATIENCE", 2)
-    source = str(folder_of(tmp_path / "images", rows(30)))
-    other = preparation(source, tmp_path / "out", encoders, "centre", chunk=15)
-    encode = other._latents
+def test_links_to_folders_are_listed_but_not_followed(tmp_path: Path) -> None:
+    folder, other = pairs_of(tmp_path / "images", 2), pairs_of(tmp_path / "other", 1)
+    (folder / "within").mkdir()
+    for link in (folder / "linked.png", folder / "within" / "again", folder / ".hidden"):
+        link.symlink_to(other, target_is_directory=True)
+    source = open_source(str(folder))
+    assert [source.key(k) for k in range(len(source))] == ["000000000", "000000001", "linked.png/", "within/again/"]
+    for k in (2, 3):
+        with pytest.raises(Unusable, match="links to folders are not followed"):
+            source.read(k)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "all").symlink_to(other)
+    with pytest.raises(ValueError, match=r"contains no images: .*links/all is a link to a folder"):
+        open_source(str(tmp_path / "links"))
 
-    def slowly(images: object) -> object:
-        time.sleep(0.6)
-        return encode(images)
 
-    other._latents = slowly
-    with ThreadPoolExecutor() as pool:
-        others = pool.submit(other.run, rank=1, world=2)
-        manifest = preparation(source, tmp_path / "out", encoders, "centre", chunk=15).run(rank=0, world=2)
-        others.result()
-    assert manifest is not None
-    assert manifest.samples == 30
-    with pytest.raises(ValueError, match=r"1 of 2 chunks are not there, and nothing was encoded .* goes on"):
-        preparation(source, tmp_path / "alone", encoders, "centre", chunk=15).run(rank=0, world=2)
+@pytest.mark.parametrize("kind", ["tar", "pairs"])
+def test_a_row_takes_little_memory(kind: str, tmp_path: Path) -> None:
+    """At most 250 bytes, since there may be ten million in every process."""
+    count = 1000
+    if kind == "tar":
+        members = [(f"{k:09}{suffix}", b"a") for k in range(count) for suffix in (".png", ".txt", ".json")]
+        name = tar_of(tmp_path / "some.tar", list(members))
+    else:
+        name = str(pairs_of(tmp_path / "pairs", count))
+    tracemalloc.start()
+    source = open_source(name)
+    per_row = tracemalloc.get_traced_memory()[0] / count
+    tracemalloc.stop()
+    assert len(source) == count
+    assert per_row < 250

@@ -3,27 +3,27 @@
 import pytest
 import torch
 
-from tmatch.recipes.paper import LADDER_RECIPES, PAPER_RECIPES
-from tmatch.runs.base import AssumedData
+from tmatch.recipes.paper import PAPER_RECIPES, SIZE_RECIPES
+from tmatch.sampler import build_sampler
 from tmatch.variants import VARIANTS
 
 
 def parameters(name: str) -> int:
-    recipe = {**PAPER_RECIPES, **LADDER_RECIPES}[name]()
-    sizes = recipe.sizes(AssumedData())
-    assert sizes.shape == (16, 16, 1 if sizes.codes else 16)  # 256 tokens of 2 x 2 x 4 numbers, or of a code
+    recipe = {**PAPER_RECIPES, **SIZE_RECIPES}[name]()
+    sizes = recipe.input_shapes()
+    assert sizes.shape == (16, 16, 1 if sizes.codebook_size else 16)  # 256 tokens of 2 x 2 x 4 numbers, or of a code
     with torch.device("meta"):
-        model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
+        model = recipe.network(sizes.shape, sizes.text[1], sizes.codebook_size)
     return sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
-def test_the_papers_models_have_the_papers_size(name: str) -> None:
+def test_parameters_match_the_paper(name: str) -> None:
     assert parameters(name) == pytest.approx(1.7e9, rel=0.05)
 
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
-def test_the_papers_training_and_sampling_are_the_papers(name: str) -> None:
+def test_training_and_sampling_match_the_paper(name: str) -> None:
     """Appendix A.1: 500K steps of 2048 at 1e-4, 15% dropped, w = 6.5; the ablation of Section 4 took 100K."""
     recipe = PAPER_RECIPES[name]()
     train = recipe.train
@@ -35,7 +35,7 @@ def test_the_papers_training_and_sampling_are_the_papers(name: str) -> None:
     assert (head.width, head.depth) == (1024, 6)
 
 
-def test_the_papers_evaluations_are_the_papers() -> None:
+def test_evaluations_match_the_paper() -> None:
     """Of the backbone, as its tables have them."""
     tokens, found = 256, {}
     for name in ("fm", "fm-restart", "dtm", "ar", "artm-2", "artm-3", "fhtm-2", "fhtm-3", "mar", "martm-2"):
@@ -43,15 +43,15 @@ def test_the_papers_evaluations_are_the_papers() -> None:
         with torch.device("meta"):
             model = recipe.network((16, 16, 16), 8)
         a_transition = {"T n": tokens, "T K": recipe.sampling.iterations or tokens}
-        each = a_transition.get(VARIANTS[name].evaluations, 1)
-        found[name] = model.transitions(recipe.sampling.steps) * each
+        each = a_transition.get(VARIANTS[recipe.variant].evaluations, 1)
+        found[name] = model.transitions(recipe.sampling.steps, build_sampler(recipe.sampling.sampler)) * each
     assert found == {
         "fm": 256, "fm-restart": 2400, "dtm": 32, "ar": 256, "artm-2": 512, "artm-3": 768, "fhtm-2": 512,
         "fhtm-3": 768, "mar": 256, "martm-2": 256,
     }  # fmt: skip
 
 
-def test_the_ladder_rises() -> None:
+def test_sizes_grow() -> None:
     for name in ("fm", "dtm"):
         sizes = [parameters(f"{name}-{size}") for size in ("s", "b", "l", "xl")]
         assert sizes == sorted(sizes)

@@ -1,38 +1,48 @@
 """`tmatch export`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from tmatch.hub import PRECISIONS, AlreadyPublic, Precision, upload
-from tmatch.runs.export import export as write
-from tmatch.runs.load import open_model
+from tmatch.app.parse import call
+from tmatch.hub import ENCODER_DTYPES, AlreadyPublic, EncoderDtype, upload
+from tmatch.runs import load_model
+from tmatch.runs.export import export
 
 
-def export(
+def main(arguments: Sequence[str]) -> None:
+    """Parse and run."""
+    call("export", _export, arguments)
+
+
+def _export(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     out: Path,
-    dtype: Precision = "float16",
+    dtype: EncoderDtype = "float16",
     push: str | None = None,
     private: bool = False,
 ) -> None:
-    """Write a model as one folder: configuration, weights, a card, and the encoders that are only on this machine.
+    """Write a model to one folder: configuration, weights, a model card, and encoders that exist only locally.
 
     Args:
-        model: the folder of a run, finished or not, or the name of a model.
+        model: folder of a run, finished or not, or name of a model.
         out: a new folder.
-        dtype: of the weights.
-        push: also put it on the hub, under this owner/name.
-        private: there, for nobody else to see.
+        dtype: data type of the weights.
+        push: also upload it to the Hub as owner/name.
+        private: make the Hub repository private.
     """
-    write(open_model(model), out, PRECISIONS[dtype])
-    print(f"{out} holds the model; tmatch generate 'a prompt' --model {out} draws with it.")
-    if push is not None:
-        try:
-            print(upload(out, push, private))
-        except AlreadyPublic:
-            raise
-        except ValueError as error:
-            again = f"hf upload {push} {out}{' --private' if private else ''}"
-            raise ValueError(f"{error} {out} is whole: `{again}` puts it there.") from error
+    export(load_model(model), out, ENCODER_DTYPES[dtype])
+    print(f"wrote {out}; use it with: tmatch generate 'a prompt' --model {out}")
+    if push is None:
+        return
+    try:
+        print(upload(out, push, private))
+    except AlreadyPublic:
+        raise
+    except ValueError as error:
+        retry = f"hf upload {push} {out}{' --private' if private else ''}"
+        raise ValueError(
+            f"{error} The export in {out} is complete; to retry the upload alone, run `{retry}`."
+        ) from error

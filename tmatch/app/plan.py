@@ -1,55 +1,93 @@
 """`tmatch plan`."""
 
+import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import torch
+import tyro
+from rich.console import Console
 
+from tmatch.app.parse import call_with_recipe
+from tmatch.datasets import AssumedData, InputShapes
 from tmatch.plan import Draw, Plan, Precision, Utilisation, plan
-from tmatch.recipes import Recipe
-from tmatch.runs.base import AssumedData, InputShapes, TrainedRecipe
+from tmatch.plan.report import record, render
+from tmatch.runs import AnyRun, RunConfig
+from tmatch.runs.finetune import preflight_init
 from tmatch.tensors import positive_int
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a recipe would run on."""
+    """The hardware to plan for."""
 
     gpus: int = 1
-    """how many"""
+    """number of GPUs"""
     device: str = "H100 SXM"
-    """which: H100 SXM, A100 80GB, A100 40GB, L40S, RTX 4090, RTX 3090"""
+    """kind of GPU: H100 SXM, A100 80GB, A100 40GB, L40S, RTX 4090, RTX 3090"""
     precision: Precision | None = None
-    """of matrix products; none for the recipe's"""
+    """precision of matrix products; None uses the recipe's"""
     utilisation: Utilisation = Utilisation()
-    """share of the peak that is reached"""
+    """fraction of the peak that is reached"""
 
 
-def _say(sizes: InputShapes) -> None:
-    """Tell whose sizes are planned with, beside the plan itself."""
-    tokens, channels = sizes.shape[0] * sizes.shape[1], sizes.shape[2]
-    text = f"{sizes.text[0]} of {sizes.text[1]} a text"
-    print(f"tmatch: {tokens} tokens of {channels} an image, {text}: {sizes.origin}", file=sys.stderr)
+def main(arguments: Sequence[str]) -> None:
+    """Parse and run."""
+    call_with_recipe("plan", _plan, arguments)
 
 
-def planned(recipe: Recipe, hardware: Hardware, expected: AssumedData) -> Plan:
+def _plan(
+    recipe: AnyRun,
+    *,
+    hardware: Annotated[Hardware, tyro.conf.arg(name="")] = Hardware(),
+    assumed: AssumedData = AssumedData(),
+    config: Path | None = None,
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> None:
+    """Estimate parameters, FLOPs, memory, training days and seconds per image of a recipe; nothing is allocated.
+
+    Args:
+        recipe: what to plan; every setting can be overridden.
+        hardware: the hardware to plan for.
+        assumed: sizes of data that does not exist yet; data that exists is measured instead.
+        config: YAML file of settings that override the recipe's; options override the file.
+        json_output: print JSON instead of tables.
+    """
+    with Console(stderr=True).status("counting FLOPs and memory"):  # which a terminal alone shows
+        found = plan_run(recipe, hardware, assumed)
+    print(json.dumps(record(found), indent=2) if json_output else render(found).rstrip("\n"))
+
+
+def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
     """The plan of a recipe."""
-    if not isinstance(recipe, TrainedRecipe):
-        raise ValueError("Only generators are planned, and this is the recipe of an autoencoder.")
-    sizes, train, how = recipe.sizes(expected), recipe.train, recipe.sampling
-    _say(sizes)
+    if not isinstance(recipe, RunConfig):
+        raise ValueError("`tmatch plan` plans generators; this is the recipe of an autoencoder.")
+    sizes, train, how = recipe.input_shapes(assumed), recipe.train, recipe.sampling
+    _print_sizes(sizes)
     with torch.device("meta"):
-        model = recipe.network(sizes.shape, sizes.text[1], sizes.codes)
-        recipe.init.preflight(model)
+        model = recipe.network(sizes.shape, sizes.text[1], sizes.codebook_size)
+        preflight_init(recipe.init, model)
     positive_int("The number of GPUs", hardware.gpus)
-    if train.batch_size % (hardware.gpus * train.gradient_accumulation_steps):
+    parts = hardware.gpus * train.gradient_accumulation_steps
+    if train.batch_size % parts:
         raise ValueError(
-            f"A batch of {train.batch_size} does not divide among {hardware.gpus} GPUs in {train.gradient_accumulation_steps} parts each; "
-            "set --train.batch-size or --train.gradient-accumulation-steps."
+            f"A batch of {train.batch_size} cannot be divided into {parts} parts ({hardware.gpus} GPUs); change "
+            "--train.batch-size or --train.gradient-accumulation-steps."
         )
     return plan(
         model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps, text=sizes.text,
-        micro_batch=train.batch_size // (hardware.gpus * train.gradient_accumulation_steps), replicas=train.replicas,
+        micro_batch=train.batch_size // parts, replicas=train.replicas,
         precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
         draw=Draw(how.steps, how.head_steps, guided=how.guidance != 1, iterations=how.iterations),
     )  # fmt: skip
+
+
+def _print_sizes(sizes: InputShapes) -> None:
+    """Where the sizes of the data come from."""
+    tokens, channels = sizes.shape[0] * sizes.shape[1], sizes.shape[2]
+    length, width = sizes.text
+    data = f"{tokens} tokens of {channels} channels per image, {length} text tokens of {width} channels"
+    print(f"tmatch: {data}: {sizes.origin}", file=sys.stderr)

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,13 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
+from tmatch.app.parse import call
 from tmatch.codec.diffusers import PretrainedAutoencoder, load_autoencoder
 from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
 from tmatch.data.crop import Crop
-from tmatch.data.manifest import Settings
+from tmatch.data.manifest import ShardSettings
 from tmatch.data.sources import open_source
-from tmatch.hub import Precision
+from tmatch.hub import EncoderDtype
 from tmatch.prepare import Preparation
 from tmatch.ranks import rank_and_world_size
 from tmatch.tensors import Device, positive_int, resolve_device
@@ -30,52 +31,54 @@ class Encoding:
     """How images and captions are encoded."""
 
     autoencoder: str = "stabilityai/sdxl-vae"
-    """of diffusers, by name or folder, or the stem of a tiny one's two files"""
+    """diffusers autoencoder: a Hub name, a folder, or the common prefix of a tiny autoencoder's two files"""
     text: str = "google/flan-t5-base"
-    """a text encoder of transformers, by name or folder"""
-    longest: int = 128
-    """tokens read of a caption"""
+    """transformers text encoder: a Hub name or a folder"""
+    max_length: int = 128
+    """maximum number of tokens per caption; longer captions are truncated"""
     crop: Literal["centre", "buckets"] = "centre"
-    """squares from the middle, or rectangles that waste less"""
+    """centre squares, or the best-fitting of several aspect ratios"""
     size: int = 256
-    """side of a square, in pixels; rectangles have at most its area"""
+    """side of a square in pixels; other aspect ratios have at most the same area"""
     multiple: int = 16
-    """what the sides of rectangles divide by"""
+    """the sides of rectangles are multiples of this number of pixels"""
     ratio: float = 2.0
-    """how many times a rectangle's shorter side the longer one is, at most"""
+    """maximum aspect ratio of a rectangle"""
     smallest: int = 16
-    """pixels of the shorter side under which an image is skipped"""
-    dtype: Precision = "float16"
-    """of latents and text, as written; codes are whole numbers"""
-    precision: Precision = "float32"
-    """of the encoders"""
-    text_precision: Precision | None = None
-    """of the text encoder, where it is another"""
+    """images with a shorter side below this number of pixels are skipped"""
+    dtype: EncoderDtype = "float16"
+    """dtype of latents and text embeddings on disk; codes are integers"""
+    precision: EncoderDtype = "float32"
+    """precision of the encoders"""
+    text_precision: EncoderDtype | None = None
+    """precision of the text encoder, if different"""
     chunk: int = 1024
-    """rows that are encoded, and written, together"""
-    batch: int = 32
-    """images, or captions, that go through an encoder at once"""
+    """rows per chunk; a chunk is encoded and written as a unit"""
+    batch_size: int = 32
+    """images or captions per forward pass of an encoder"""
     device: Device = "auto"
-    """where to encode; 'auto' takes the accelerator if there is one"""
+    """device of the encoders; 'auto' selects the accelerator if there is one"""
 
     def encoders(self) -> tuple[PretrainedAutoencoder, PretrainedText]:
-        """Both networks, where they are to compute."""
-        where, of_text = resolve_device(self.device), self.text_precision or self.precision
-        autoencoder = load_autoencoder(_from_anywhere(self.autoencoder), self.precision)
-        text = load_text_encoder(_from_anywhere(self.text), self.longest, of_text)
+        """Both networks, on their device."""
+        where, text_precision = resolve_device(self.device), self.text_precision or self.precision
+        autoencoder = load_autoencoder(_absolute(self.autoencoder), self.precision)
+        text = load_text_encoder(_absolute(self.text), self.max_length, text_precision)
         try:
             return autoencoder.to(where), text.to(where)
         except torch.OutOfMemoryError as error:
             raise ValueError(
-                f"{self.autoencoder} and {self.text} do not fit in the memory of {where}; give --text-precision "
-                "bfloat16, or smaller ones."
+                f"{self.autoencoder} and {self.text} do not fit in the memory of {where}; set --text-precision "
+                "bfloat16, or use smaller encoders."
             ) from error
 
     def cropping(self, factor: int) -> Crop:
-        """The sizes of images, for an autoencoder that makes one of `factor` pixels."""
+        """The sizes of images, which must be multiples of the autoencoder's `factor`."""
         crop = Crop(kind=self.crop, size=self.size, multiple=self.multiple, ratio=self.ratio, smallest=self.smallest)
         if any(side % factor for pair in crop.sizes for side in pair):
-            raise ValueError(f"{self.autoencoder} makes one of {factor} pixels: --size and --multiple divide by that.")
+            raise ValueError(
+                f"{self.autoencoder} downsamples by {factor}; --size and --multiple must be multiples of {factor}."
+            )
         return crop
 
 
@@ -89,65 +92,64 @@ def prepare(
     workers: int = 4,
     licence: str = "not stated",
 ) -> None:
-    """Encode images and captions into shards to train on, or go on where the same command stopped.
+    """Encode images and captions into data shards for training; rerun the same command to resume.
 
-    What cannot be used is skipped, counted, and listed with its reason in skipped.jsonl. Under torchrun the work is
-    shared between processes.
+    Unusable rows are skipped and listed with a reason in skipped.jsonl. Under torchrun, processes share the work.
 
     Args:
-        source: a folder (metadata.jsonl, or a .txt an image), tars, parquet files, a saved data set, or the hub's.
-        out: the folder of the shards.
-        how: the encoders, and what they are given.
-        image_column: column of the images, in a table.
-        text_column: column of the captions, in a table, a metadata.jsonl, or the .json of a tar.
-        split: of a data set on the hub, or of parquet files whose names begin with it.
-        workers: threads that read images.
-        licence: a note on the images' licence, kept with the shards.
+        source: folder (metadata.jsonl or .txt files), tar or parquet files, saved data set, or data set on the Hub.
+        out: folder for the shards.
+        how: encoders and image sizes.
+        image_column: column of the images in a table.
+        text_column: column of the captions in a table, or their key in a metadata.jsonl or in the .json files of a tar.
+        split: split of a data set on the Hub, or of parquet files whose names start with it.
+        workers: number of threads that read images.
+        licence: note on the licence of the images, stored with the shards.
     """
-    for name, number in (("chunk", how.chunk), ("batch", how.batch), ("longest", how.longest), ("workers", workers)):
+    numbers = {"chunk": how.chunk, "batch-size": how.batch_size, "max-length": how.max_length, "workers": workers}
+    for name, number in numbers.items():
         positive_int(f"--{name}", number)
-    _require_places(source, out)
+    _require_paths(source, out)
     images = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
-    settings = Settings.model_validate(
+    settings = ShardSettings.model_validate(
         {
             "source": source, "contents": images.contents, "rows": len(images),
             "crop": how.cropping(autoencoder.factor), "autoencoder": autoencoder.identity(), "text": text.identity(),
-            "dtype": how.dtype, "chunk": how.chunk, "batch": how.batch, "licence": licence,
+            "dtype": how.dtype, "chunk": how.chunk, "batch_size": how.batch_size, "licence": licence,
         }
     )  # fmt: skip
     rank, world = rank_and_world_size()
-    work = Preparation(images, out, settings, autoencoder, text)
-    with _ended_like_ctrl_c():
-        manifest = work.run(workers, rank, world, progress=sys.stderr.isatty())
+    with _interrupt_on_sigterm():
+        manifest = Preparation(images, out, settings, autoencoder, text).run(workers, rank, world)
     if manifest is None:
+        print(f"tmatch: process {rank} of {world} is done; the last one to finish completes {out}.", file=sys.stderr)
         return
     counts = {key: getattr(manifest, key) for key in ("samples", "captions", "captions_cut", "skipped")}
     print(json.dumps({**counts, "shards": len(manifest.shards)}, indent=2))
     if manifest.skipped:
-        rows = "1 row was" if manifest.skipped == 1 else f"{manifest.skipped} rows were"
-        print(f"tmatch: {rows} skipped; {out / 'skipped.jsonl'} says why.", file=sys.stderr)
+        print(f"tmatch: skipped rows: {manifest.skipped}; see {out / 'skipped.jsonl'}.", file=sys.stderr)
 
 
-def _require_places(source: str, out: Path) -> None:
-    """Refuse a source or a place for shards that could only fail later."""
+def _require_paths(source: str, out: Path) -> None:
+    """Reject paths that would fail only later."""
     if Path(source).exists() and out.resolve() == Path(source).resolve():
-        raise ValueError(f"{out} is where the images are; give another folder for the shards.")
+        raise ValueError(f"{out} is the source folder; choose another folder for the shards.")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; give a folder for the shards.")
+        raise ValueError(f"{out} is a file; choose a folder for the shards.")
     if source.encode(errors="replace") != os.fsencode(source):
-        raise ValueError(f"The source {source!r} has a name that is not UTF-8; give it another.")
+        raise ValueError(f"The name of the source {source!r} is not UTF-8; rename it.")
 
 
-def _from_anywhere(name: str) -> str:
-    """A local encoder by its whole path, for runs look for it from other folders; one of the hub by its name."""
+def _absolute(name: str) -> str:
+    """The absolute path of a local encoder, which runs load from other folders; a Hub name as it is."""
     local = Path(name).is_dir() or Path(f"{name}_encoder.safetensors").is_file()
     return str(Path(name).absolute()) if local else name
 
 
 @contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM, by which a machine is taken away, ends the work with the same sentence; in the main thread."""
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -156,3 +158,8 @@ def _ended_like_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Parse and run."""
+    call("prepare", prepare, arguments)

@@ -10,6 +10,7 @@ from tmatch.backbone.cache import require_room
 from tmatch.backbone.llama import require_causal
 from tmatch.backbone.text import position_ids, read_condition, sequence_mask
 from tmatch.condition import Condition
+from tmatch.extras import needs_extra
 from tmatch.layers import initialise, require_channels
 from tmatch.tensors import State, Time
 
@@ -83,12 +84,8 @@ class HuggingFaceBackbone(nn.Module):
 
     def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> HuggingFaceCache:
         """A cache for decoding: the text is read here, once, and there may be `length` tokens after it."""
-        try:
+        with needs_extra("A Hugging Face backbone", "huggingface"):
             from transformers import DynamicCache
-        except ImportError as error:
-            raise ImportError(
-                "A Hugging Face backbone needs transformers: pip install 'tmatch[huggingface]'."
-            ) from error
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
         valid = self._line(text, batch, length)

@@ -1,4 +1,4 @@
-"""Images to tokens and back: patches, and an autoencoder where there is one."""
+"""Images to tokens and back: an optional autoencoder, then patches."""
 
 from tmatch.codec.autoencoder import Autoencoder
 from tmatch.codec.codec import Codec, LatentSpace

@@ -1,9 +1,10 @@
-"""A small KL autoencoder: images to latents a quarter their size, and back."""
+"""A small KL autoencoder with a downsampling factor of 4."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle, silu
 
+from tmatch.codec.patch import require_images
 from tmatch.rng import RandomStreams
 
 
@@ -21,12 +22,12 @@ class Residual(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """z ~ N(mean(x), std(x)^2), x = decode(z): a factor 4 smaller each way, `channels` deep.
+    """z ~ N(mean(x), std(x)^2), x = decode(z), with latents (n, channels, height / 4, width / 4).
 
     `scale` and `shift` (channels,) standardise the latents; they are measured once, after training.
     """
 
-    codes: None = None  # latents are continuous
+    codebook_size: None = None  # latents are continuous
     factor = 4
 
     def __init__(self, channels: int = 4, width: int = 48, blocks: int = 1) -> None:
@@ -52,13 +53,13 @@ class Autoencoder(nn.Module):
         return mean, log_variance.clamp(-30, 10)
 
     def trained(self, image: Tensor, rng: RandomStreams) -> tuple[Tensor, Tensor]:
-        """The image rebuilt from z ~ q(z | x), and the mean divergence of q from N(0, I)."""
+        """The reconstruction from z ~ q(z | x), and the mean KL divergence of q from N(0, I)."""
         mean, log_variance = self.posterior(image)
-        rebuilt = self.reconstruct(mean + (log_variance / 2).exp() * rng.normal(*mean.shape[1:]))
-        return rebuilt, ((mean.square() + log_variance.exp() - 1 - log_variance) / 2).mean()
+        reconstruction = self.reconstruct(mean + (log_variance / 2).exp() * rng.normal(*mean.shape[1:]))
+        return reconstruction, ((mean.square() + log_variance.exp() - 1 - log_variance) / 2).mean()
 
     def reconstruct(self, z: Tensor) -> Tensor:
-        """The image of a latent that was not standardised."""
+        """The image of a latent before standardising."""
         fine = pixel_shuffle(self.decode_coarse(z), 2)
         return (pixel_shuffle(self.decode_fine(fine), 2) + 1) / 2
 
@@ -71,8 +72,7 @@ class Autoencoder(nn.Module):
 
     def encode(self, image: Tensor) -> Tensor:
         """The standardised latent of an image in [0, 1], (n, channels, height / 4, width / 4)."""
-        if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % 4 or image.shape[3] % 4:
-            raise ValueError(f"Images are (n, 3, height, width), sides divisible by 4; got {tuple(image.shape)}.")
+        require_images(image, self.factor)
         return (self.posterior(image)[0] - self.shift[:, None, None]) / self.scale[:, None, None]
 
     def decode(self, latent: Tensor) -> Tensor:

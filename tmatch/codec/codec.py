@@ -1,25 +1,25 @@
-"""Images to states and back: an autoencoder, where there is one, and patches."""
+"""Images to states and back: an optional autoencoder, then patches."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from tmatch.codec.patch import Patchify
-from tmatch.data.captioned import CaptionedImages
+from tmatch.codec.patch import Patchify, require_images
 from tmatch.tensors import State
 
 
 class LatentSpace(Protocol):
-    """An autoencoder: latents (n, channels, height, width) of images in [0, 1], and back."""
+    """An autoencoder: images in [0, 1] to latents (n, channels, height, width) and back."""
 
     @property
-    def codes(self) -> int | None:
-        """How many codes there are, where latents are made of them."""
+    def codebook_size(self) -> int | None:
+        """The number of codes; None if latents are continuous."""
 
     @property
     def factor(self) -> int:
-        """How many pixels, each way, one place of the latents stands for."""
+        """The downsampling factor: pixels per latent position along each side."""
 
     def encode(self, images: Tensor, /) -> Tensor:
         """The latents of images."""
@@ -37,19 +37,23 @@ class Codec(nn.Module):
         self.autoencoder = autoencoder
 
     @property
-    def codes(self) -> int | None:
-        """How many codes there are, where states are made of them."""
-        return None if self.autoencoder is None else self.autoencoder.codes
+    def codebook_size(self) -> int | None:
+        """The number of codes; None if states are continuous."""
+        return None if self.autoencoder is None else self.autoencoder.codebook_size
 
     @property
     def token(self) -> tuple[int, int]:
-        """Height and width of what one token stands for, in pixels."""
+        """Height and width of a token in pixels."""
         factor = 1 if self.autoencoder is None else self.autoencoder.factor
         return self.patch.patch[0] * factor, self.patch.patch[1] * factor
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> State:
         """The states of images (n, 3, height, width) in [0, 1]."""
+        require_images(images)
+        low, high = (x.item() for x in images.aminmax())
+        if not -1e-3 <= low <= high <= 1 + 1e-3:
+            raise ValueError(f"Images must be in [0, 1]; got values from {low:g} to {high:g}: rescale them.")
         return self.patch.encode(2 * images - 1 if self.autoencoder is None else self.autoencoder.encode(images))
 
     @torch.no_grad()
@@ -58,6 +62,6 @@ class Codec(nn.Module):
         image = self.patch.decode(x)
         return ((image + 1) / 2).clamp(0, 1) if self.autoencoder is None else self.autoencoder.decode(image)
 
-    def encode_all(self, images: CaptionedImages, device: torch.device) -> State:
-        """The states of a whole data set, on the device of the codec."""
-        return torch.cat([self.encode(batch.to(device)) for batch in images.batches()])
+    def encode_all(self, batches: Iterable[Tensor], device: torch.device) -> State:
+        """The states of a dataset, batch by batch, on the device of the codec."""
+        return torch.cat([self.encode(batch.to(device)) for batch in batches])

@@ -7,9 +7,21 @@ from torch import Tensor
 from tmatch.tensors import State, merge, positive_int, split
 
 
+def require_images(images: Tensor, multiple: int = 1) -> None:
+    """Reject a batch that is not (batch, 3, height, width), floating point, with sides divisible by `multiple`."""
+    shape = tuple(images.shape)
+    if images.ndim != 4 or shape[1] != 3:
+        hint = ": move the channels first with images.movedim(-1, 1)" if images.ndim == 4 and shape[-1] == 3 else ""
+        raise ValueError(f"Images must have shape (batch, 3, height, width); got {shape}{hint}.")
+    if not images.is_floating_point():
+        raise ValueError(f"Images must be floating point in [0, 1]; got {images.dtype}: divide 8-bit values by 255.")
+    if any(side % multiple for side in shape[2:]):
+        raise ValueError(f"The height and width of images must be divisible by {multiple}; got {shape}.")
+
+
 @dataclass(frozen=True)
 class Patchify:
-    """Cuts an image (batch, channels, height, width) into the tokens of a state; any size that divides by the patch."""
+    """Cuts an image (batch, channels, height, width) into the tokens of a state; sides must divide by the patch."""
 
     patch: tuple[int, int] = (2, 2)
 
@@ -20,7 +32,7 @@ class Patchify:
     def encode(self, image: Tensor) -> State:
         """(b, c, h, w) -> (b, h/p, w/q, p q c)."""
         if image.ndim != 4:
-            raise ValueError(f"An image batch has shape (batch, channels, height, width); got {tuple(image.shape)}.")
+            raise ValueError(f"Images must have shape (batch, channels, height, width); got {tuple(image.shape)}.")
         height, width = image.shape[-2:]
         if height % self.patch[0] or width % self.patch[1]:
             raise ValueError(
@@ -30,5 +42,5 @@ class Patchify:
         return merge(image.movedim(1, -1), self.patch)
 
     def decode(self, x: State) -> Tensor:
-        """The image a state stands for."""
+        """(b, h/p, w/q, p q c) -> (b, c, h, w)."""
         return split(x, self.patch).movedim(-1, 1)

@@ -2,6 +2,16 @@
 
 from tmatch.conditioning.base import Conditioner
 from tmatch.conditioning.embedded import EmbeddedText
+from tmatch.conditioning.labels import ClassLabels
+from tmatch.conditioning.none import Unconditional
 from tmatch.conditioning.words import WordEncoder
 
-__all__ = ["Conditioner", "EmbeddedText", "WordEncoder"]
+CONDITIONERS: dict[str, type[Conditioner]] = {
+    "words": WordEncoder,
+    "labels": ClassLabels,
+    "none": Unconditional,
+    "embedded": EmbeddedText,
+}
+"""The conditioners that a run configuration can name."""
+
+__all__ = ["CONDITIONERS", "ClassLabels", "Conditioner", "EmbeddedText", "Unconditional", "WordEncoder"]

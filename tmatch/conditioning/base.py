@@ -1,4 +1,4 @@
-"""The contract: captions in, a condition out."""
+"""The contract of conditioners: captions, labels or nothing in, a condition out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,41 +10,47 @@ from tmatch.condition import Condition
 
 
 class Conditioner(nn.Module, ABC):
-    """Turns captions into a condition `width` wide; that of the empty caption is the null condition of guidance."""
+    """Encodes one input per image as a condition of `width` channels.
 
-    width: int
+    The condition of the input `null` is the unconditional branch of classifier-free guidance. A conditioner whose
+    `width` is None is unconditional: it returns None, and guidance does not apply.
+    """
+
+    width: int | None
+    null: Any
+    """The input that stands for "no condition"."""
     frozen: ClassVar[bool] = False
-    """Whether it was trained before, elsewhere."""
-
-    @property
-    def empty(self) -> Any:  # noqa: ANN401
-        """The empty caption."""
-        return ""
+    """Whether the weights are pretrained and not part of a training run."""
 
     @abstractmethod
-    def forward(self, captions: Sequence[Any]) -> Condition:
-        """One condition a caption: texts, unless an encoder says otherwise."""
+    def forward(self, inputs: Sequence[Any]) -> Condition | None:
+        """The condition of a batch, one row per input."""
 
     def prompt_warnings(self, prompts: Sequence[str]) -> list[str]:
-        """What to tell somebody whose prompts are not read as they stand, in sentences."""
+        """Warnings about prompts that the model truncates or does not know."""
         return []
 
-    def null(self) -> Condition:
-        """What guidance pushes away from."""
-        return self([self.empty])
+
+def require_text(inputs: Sequence[Any]) -> None:
+    """Reject inputs that are not captions, such as class labels."""
+    for given in inputs:
+        if not isinstance(given, str):
+            raise ValueError(
+                f"This model is conditioned on text; got {given!r}. Pass captions, or use ClassLabels for labels."
+            )
 
 
-def shortened(text: str, longest: int = 60) -> str:
-    """A text to show to somebody who knows it: the beginning of a long one."""
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+def shortened(text: str, length: int = 60) -> str:
+    """The text, truncated with an ellipsis."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-def listed(words: Sequence[str], most: int = 30) -> str:
-    """Words to show, of many the first, and how many more there are."""
-    more = len(words) - most
-    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+def listed(words: Sequence[str], limit: int = 30) -> str:
+    """The first words, and how many more there are."""
+    more = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 def has_surrogates(text: str) -> bool:
-    """Whether a text has unpaired surrogates, which come of bytes that are not UTF-8, and which no tokenizer reads."""
+    """Whether a text contains unpaired surrogates (invalid Unicode), which no tokenizer reads."""
     return any("\ud800" <= letter <= "\udfff" for letter in text)

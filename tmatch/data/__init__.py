@@ -1,4 +1,4 @@
-"""Data: toy densities, captioned shapes, folders of images, tensors in memory."""
+"""Data sets: toy densities, captioned shapes, folders of images, tensors in memory, shards."""
 
 from tmatch.data.captioned import CaptionedImages
 from tmatch.data.folder import FolderImages

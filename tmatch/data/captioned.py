@@ -1,13 +1,15 @@
-"""Captioned images, wherever they come from, a few at a time."""
+"""Captioned images that are loaded a few at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+BATCH_SIZE = 125
+
 
 class CaptionedImages(ABC):
-    """Images and a caption for each; images are read or drawn when asked for, and need not fit in memory."""
+    """Images with one caption each; they are read or rendered on demand and need not fit in memory."""
 
     captions: Sequence[str]
 
@@ -16,9 +18,9 @@ class CaptionedImages(ABC):
 
     @abstractmethod
     def load(self, indices: Sequence[int]) -> Tensor:
-        """Some of the images, (n, 3, height, width) in [0, 1]."""
+        """The images with these indices, (n, 3, height, width) in [0, 1]."""
 
-    def batches(self, size: int = 125) -> Iterator[Tensor]:
-        """All of the images, in order."""
+    def batches(self, size: int = BATCH_SIZE) -> Iterator[Tensor]:
+        """All images in order, in batches of `size`."""
         for start in range(0, len(self), size):
             yield self.load(range(start, min(start + size, len(self))))

@@ -1,4 +1,4 @@
-"""The sizes that images are cut to."""
+"""The sizes to which images are cropped."""
 
 import math
 from functools import cached_property
@@ -14,9 +14,9 @@ Size = tuple[int, int]
 
 
 class Crop(Config):
-    """Squares of `size` pixels from the middle, or buckets: rectangles of at most that area that waste less.
+    """Centre squares of `size` pixels, or buckets: rectangles of at most the same area with other aspect ratios.
 
-    The sides of a bucket divide by `multiple`, and none is more than `ratio` times the other.
+    The sides of a bucket are multiples of `multiple`, and their ratio is at most `ratio`.
     """
 
     kind: Literal["centre", "buckets"] = "centre"
@@ -26,14 +26,14 @@ class Crop(Config):
     smallest: int = Field(default=16, gt=0)
 
     @model_validator(mode="after")
-    def _divides(self) -> Self:
+    def _divisible(self) -> Self:
         if self.size % self.multiple:
-            raise ValueError(f"The size of images divides by {self.multiple}, and {self.size} does not.")
+            raise ValueError(f"The image size must be a multiple of {self.multiple}; got {self.size}.")
         return self
 
     @cached_property
     def sizes(self) -> list[Size]:
-        """All that images are cut to."""
+        """All sizes of cropped images."""
         if self.kind == "centre":
             return [(self.size, self.size)]
         short = range(self.multiple, self.size + 1, self.multiple)
@@ -42,8 +42,8 @@ class Crop(Config):
         return sorted({*tall, *((side, long) for long, side in tall)})
 
     def choose(self, image: Image.Image) -> Size:
-        """The size whose proportions are nearest to those of an image; the larger one where two are as near."""
+        """The size with the nearest aspect ratio; the larger one in case of a tie."""
         if min(image.size) < self.smallest:
-            raise ValueError(f"it is {image.width} x {image.height} pixels, too small")
-        proportion = math.log(image.height / image.width)
-        return min(self.sizes, key=lambda size: (abs(math.log(size[0] / size[1]) - proportion), -size[0] * size[1]))
+            raise ValueError(f"the image is too small ({image.width} x {image.height} pixels)")
+        aspect = math.log(image.height / image.width)
+        return min(self.sizes, key=lambda size: (abs(math.log(size[0] / size[1]) - aspect), -size[0] * size[1]))

@@ -1,4 +1,4 @@
-"""Images in files, alone and in grids."""
+"""Reading and writing image files."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tmatch.files import atomic_write
 
-TURNS = {
+TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -21,11 +21,11 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes an image upright, by the orientation that its camera wrote."""
+"""The operation that turns an image upright, by its EXIF orientation."""
 
 
 def grid(images: Tensor, columns: int | None = None, gap: int = 2) -> Tensor:
-    """Many images (n, 3, height, width) as one, row by row on white."""
+    """Images (n, 3, height, width) arranged in rows on a white background."""
     count, channels, height, width = images.shape
     columns = min(count, columns or math.ceil(math.sqrt(count)))
     rows = math.ceil(count / columns)
@@ -37,10 +37,10 @@ def grid(images: Tensor, columns: int | None = None, gap: int = 2) -> Tensor:
 
 
 def to_image(image: Tensor, scale: int = 1) -> Image.Image:
-    """An image (3, height, width) in [0, 1], each pixel `scale` wide."""
+    """A PIL image from (3, height, width) in [0, 1], enlarged `scale` times."""
     pixels = (image.detach().clamp(0, 1) * 255).round().to(torch.uint8).movedim(0, -1).cpu()
-    made = Image.fromarray(pixels.numpy())
-    return made.resize((made.width * scale, made.height * scale), Image.Resampling.NEAREST)
+    converted = Image.fromarray(pixels.numpy())
+    return converted.resize((converted.width * scale, converted.height * scale), Image.Resampling.NEAREST)
 
 
 def save_image(image: Tensor, path: Path, scale: int = 1) -> None:
@@ -50,7 +50,7 @@ def save_image(image: Tensor, path: Path, scale: int = 1) -> None:
 
 
 def save_animation(images: Sequence[Tensor], path: Path, scale: int = 1, seconds: float = 0.25) -> None:
-    """Write images one after the other, each shown so long and the last longer, again and again, as GIF."""
+    """Write images as a looping GIF with `seconds` per frame, and two seconds for the last."""
     first, *rest = [to_image(image, scale) for image in images]
     duration = [round(1000 * seconds)] * len(rest) + [2000]
     with atomic_write(path) as draft:
@@ -58,85 +58,85 @@ def save_animation(images: Sequence[Tensor], path: Path, scale: int = 1, seconds
 
 
 def load_image(path: Path, size: int) -> Tensor:
-    """The largest square in the middle of an image, (3, size, size) in [0, 1]."""
+    """Read an image and crop it to its centre square, (3, size, size) in [0, 1]."""
     try:
-        return cut(read_image(path, at_least=2 * size), size, size)
+        return center_crop(read_image(path, at_least=2 * size), size, size)
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read as an image ({error}); mend it, or take it out.") from error
+        raise ValueError(f"{path} cannot be read as an image ({error}); replace or remove it.") from error
 
 
 def read_image(file: Path | BinaryIO, at_least: int | None = None) -> Image.Image:
-    """An image as people see it: upright, in RGB, on white where it is transparent; the first of an animation.
+    """An upright RGB image, composed onto white if it is transparent; the first frame of an animation.
 
-    Where sides of `at_least` so many pixels are enough, a larger JPEG is decoded at a half, a quarter or an eighth of
-    its size, which takes a fraction of the time.
+    With `at_least`, larger JPEG files are decoded at 1/2, 1/4 or 1/8 of their size, as long as both sides keep that
+    many pixels; this is much faster.
     """
     try:
-        image, turn = _opened(file, at_least)  # which holds a huge image once by now
-        return image if turn is None else image.transpose(turn)
+        image, transpose = _open(file, at_least)  # closes the file, to hold a large image only once
+        return image if transpose is None else image.transpose(transpose)
     except UnidentifiedImageError as error:
-        raise ValueError("it is no image of a known kind") from error
+        raise ValueError("the image format is unknown") from error
     except MemoryError:
         raise
-    except Exception as error:  # damaged files make Pillow raise about anything
+    except Exception as error:  # Pillow raises exceptions of any type for damaged files
         raise ValueError(str(error) or type(error).__name__) from error
 
 
-def _opened(file: Path | BinaryIO, at_least: int | None) -> tuple[Image.Image, Image.Transpose | None]:
-    """An image in RGB as its file has it, and what makes it upright."""
-    with Image.open(file, formats=_known()) as opened:
+def _open(file: Path | BinaryIO, at_least: int | None) -> tuple[Image.Image, Image.Transpose | None]:
+    """An RGB image as stored, and the operation that turns it upright."""
+    with Image.open(file, formats=_formats()) as opened:
         if at_least is not None:
             opened.draft("RGB", (at_least, at_least))
         opened.load()
-        turn = _turn(opened)
-        image = _eight_bits(opened)
+        transpose = _transpose(opened)
+        image = _to_8_bits(opened)
         if not image.has_transparency_data:
-            return (image if image.mode == "RGB" else image.convert("RGB")), turn
+            return (image if image.mode == "RGB" else image.convert("RGB")), transpose
         if image.mode != "RGBA":
             image = image.convert("RGBA")
         white = Image.new("RGB", image.size, "white")
         white.paste(image, mask=image)
-        return white, turn
+        return white, transpose
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    """By the orientation alone: other tags may be damaged, and an image without it is taken as it is."""
+def _transpose(image: Image.Image) -> Image.Transpose | None:
+    """The operation that the orientation tag asks for; other tags may be damaged."""
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        return TRANSPOSES.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except MemoryError:
         raise
-    except Exception:  # damaged tags make Pillow raise about anything
+    except Exception:  # Pillow raises exceptions of any type for damaged tags
         return None
 
 
 @cache
-def _known() -> list[str]:
-    """The kinds of images that are read: all but one, for which Pillow would run another program."""
+def _formats() -> list[str]:
+    """All formats that Pillow reads, except EPS, for which it would run another program."""
     Image.init()
     return [kind for kind in Image.ID if kind != "EPS"]
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits, which Pillow would clip, as grey of eight; nothing finer."""
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """Convert 16-bit greyscale, which Pillow would clip, to 8 bits."""
     if image.mode == "F":
-        raise ValueError("its numbers are not whole")
+        raise ValueError("floating-point images are not supported")
     if not image.mode.startswith("I"):
         return image
-    if image.mode not in ("I", "I;16"):  # of another order of bytes
+    if image.mode not in ("I", "I;16"):  # big-endian
         image = image.convert("I")
     low, high = image.convert("I").getextrema()
     if not 0 <= low <= high <= 65535:  # type: ignore[operator]
-        raise ValueError("its grey is not of 16 bits")
+        raise ValueError("greyscale values exceed 16 bits")
     return image.point(lambda value: value / 257, "L")
 
 
-def cut(image: Image.Image, height: int, width: int) -> Tensor:
-    """The largest part in the middle of an image that has these proportions, (3, height, width) in [0, 1]."""
-    return pixels(image, height, width) / 255
+def center_crop(image: Image.Image, height: int, width: int) -> Tensor:
+    """The largest central crop with this aspect ratio, resized to (3, height, width), in [0, 1]."""
+    return center_crop_pixels(image, height, width) / 255
 
 
-def pixels(image: Image.Image, height: int, width: int) -> Tensor:
-    """The same in whole numbers up to 255."""
+def center_crop_pixels(image: Image.Image, height: int, width: int) -> Tensor:
+    """The same crop as uint8."""
     scale = min(image.width / width, image.height / height)
     left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
     box = (left, top, left + scale * width, top + scale * height)

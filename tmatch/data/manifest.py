@@ -1,7 +1,6 @@
-"""What shards are: by which encoders, of which source, and what became of its rows."""
+"""The manifest of a folder of data shards: the encoders, the source, and the counts of its rows."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,19 +11,19 @@ from pydantic import field_validator
 from tmatch.config import Config
 from tmatch.data.crop import Crop
 from tmatch.data.sources.source import LETTERS
-from tmatch.hub import Precision
+from tmatch.hub import EncoderDtype
 
 
 class Identity(Config):
-    """Which network it was: the digest is of its weights."""
+    """Which network encoded the data; the digest is that of its weights."""
 
     name: str
-    precision: Precision
+    precision: EncoderDtype
     digest: str
 
     def differs(self, other: Self) -> str:
-        """In what its answers are not those of another, in words; nothing where they are the same."""
-        shared = [name for name in type(self).model_fields if name not in ("name", "precision", "longest")]
+        """How the outputs of the other network differ, in words; empty if they do not."""
+        shared = [name for name in type(self).model_fields if name not in ("name", "precision", "max_length")]
         own = "other weights" if self.precision == other.precision else f"{other.precision} for {self.precision}"
         return " and ".join(
             own if name == "digest" else f"another {name}"
@@ -34,72 +33,63 @@ class Identity(Config):
 
 
 class AutoencoderIdentity(Identity):
-    """Which autoencoder latents are of, and how they were scaled."""
+    """Which autoencoder the latents belong to, and how they are scaled."""
 
     channels: int
     factor: int
     scale: float
     shift: float
-    codes: int | None = None
+    codebook_size: int | None = None
 
 
 class TextIdentity(Identity):
-    """Which text encoder conditions are of."""
+    """Which text encoder the embeddings belong to."""
 
     width: int
-    longest: int
+    max_length: int
 
 
-class Settings(Config):
-    """All that the bytes of a shard depend on; and a note on the licence, and where encoders were."""
+class ShardSettings(Config):
+    """Everything that the bytes of a shard depend on, and a note on the licence."""
 
     source: str
-    contents: str = ""  # letters of some rows of the source
+    contents: str = ""  # short digests of some rows of the source
     rows: int
     crop: Crop
     autoencoder: AutoencoderIdentity
     text: TextIdentity
-    dtype: Precision
+    dtype: EncoderDtype
     chunk: int
-    batch: int
+    batch_size: int
     licence: str
 
     @field_validator("source")
     @classmethod
     def _plain(cls, source: str) -> str:
-        """A folder is the same with a slash behind it."""
+        """Without a trailing slash."""
         return str(Path(source))
 
     def differs(self, other: Self) -> list[str]:
-        """The settings that would give other bytes; a source may lie elsewhere, and some of its rows may be mended."""
+        """The settings that change the bytes; a source may have moved, and some of its rows may have been fixed."""
         mine, others = self._essence(), other._essence()
         differ = [key for key in mine if mine[key] != others[key]]
-        known = bool(self.contents) and alike(self.contents, other.contents)
-        same_place = not self.contents and self.source == other.source
-        return differ if known or same_place else ["contents" if self.contents else "source", *differ]
-
-    def digest(self) -> str:
-        """Of all that bytes depend on besides the rows of the source."""
-        return hashlib.sha256(json.dumps(self._essence(), sort_keys=True).encode()).hexdigest()
+        return differ if is_same_source(self.contents, other.contents) else ["source", *differ]
 
     def _essence(self) -> dict[str, Any]:
-        """All but a note, where encoders were, and which source it is."""
+        """All settings but the source, the licence and the names of the encoders."""
         beside: Any = {"licence": True, "source": True, "contents": True, "autoencoder": {"name"}, "text": {"name"}}
         return self.model_dump(mode="json", exclude=beside)
 
 
-def alike(then: str, now: str) -> bool:
-    """Whether the contents of two sources are of one, of which rows were mended: half of those usable then are there.
-
-    What could not be used may be anything now, for that was to be mended.
-    """
+def is_same_source(then: str, now: str) -> bool:
+    """Whether the contents of two sources agree: at least half of the sampled rows that were usable are unchanged."""
     before, after = ([text[k : k + LETTERS] for k in range(0, len(text), LETTERS)] for text in (then, now))
     same = [a == b for a, b in zip(before, after, strict=False) if "-" not in a]
     return len(then) == len(now) and 2 * sum(same) >= len(same)
 
 
 class Shard(Config):
-    """One file: samples of one size."""
+    """A file with samples of one size."""
 
     file: str
     samples: int
@@ -108,7 +98,7 @@ class Shard(Config):
 
 
 class Skipped(Config):
-    """A row that could not be used."""
+    """A row that could not be used, and why."""
 
     row: int
     key: str
@@ -116,30 +106,29 @@ class Skipped(Config):
 
 
 class Chunk(Config):
-    """What became of a stretch of rows."""
+    """The result of encoding a range of rows."""
 
-    settings: str = ""  # their digest; chunks of before do not say
     listed: str = ""  # a digest of the names and captions of its rows
     shards: tuple[Shard, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     captions: int = 0
-    captions_cut: int = 0  # longer than the text encoder reads
+    captions_cut: int = 0  # longer than the text encoder's max_length
 
 
 class Manifest(Config):
-    """What a folder of shards holds."""
+    """The contents of a folder of shards."""
 
-    version: Literal[1] = 1
-    settings: Settings
+    format: Literal[2] = 2
+    settings: ShardSettings
     samples: int
     captions: int
     captions_cut: int
     skipped: int
-    null: str  # checksum of the empty caption's file
+    null: str  # checksum of the file with the empty caption
     shards: tuple[Shard, ...]
 
     def sizes(self) -> Counter[tuple[int, int]]:
-        """How many samples there are of each size of latents."""
+        """The number of samples of each size of latents."""
         sizes: Counter[tuple[int, int]] = Counter()
         for shard in self.shards:
             sizes[shard.size] += shard.samples
@@ -151,20 +140,20 @@ class Manifest(Config):
 
     @classmethod
     def joined(cls, manifests: Sequence["Manifest"]) -> "Manifest":
-        """That of several folders together, whose encoders are the same."""
+        """The manifest of several folders that were encoded by the same networks."""
         counts = {
             name: sum(getattr(one, name) for one in manifests)
             for name in ("samples", "captions", "captions_cut", "skipped")
         }
-        longest = max(one.settings.text.longest for one in manifests)
-        text = manifests[0].settings.text.model_copy(update={"longest": longest})
+        max_length = max(one.settings.text.max_length for one in manifests)
+        text = manifests[0].settings.text.model_copy(update={"max_length": max_length})
         settings = manifests[0].settings.model_copy(update={"text": text})
         shards = tuple(shard for one in manifests for shard in one.shards)
         return manifests[0].model_copy(update={**counts, "settings": settings, "shards": shards})
 
     @classmethod
-    def of(cls, settings: Settings, chunks: Sequence[Chunk], null: str) -> "Manifest":
-        """The sum of all chunks."""
+    def of(cls, settings: ShardSettings, chunks: Sequence[Chunk], null: str) -> "Manifest":
+        """The manifest of all chunks."""
         shards = tuple(shard for chunk in chunks for shard in chunk.shards)
         return cls(
             settings=settings,

@@ -1,4 +1,4 @@
-"""`shapes`: captioned images of coloured shapes with the six skills of GenEval, made from (seed, index) alone."""
+"""`shapes`: captioned images of coloured shapes that test the six skills of GenEval; a function of (seed, index)."""
 
 import math
 from collections.abc import Sequence
@@ -29,20 +29,20 @@ VOCABULARY = (
     *("a", "above", "and", "below", "left", "of", "right", *NUMBERS, *COLOURS, *SHAPES),
     *(f"{shape}es" if shape.endswith("s") else f"{shape}s" for shape in SHAPES),
 )
-"""Every word of every caption."""
+"""All words that occur in captions."""
 OBJECTS = 4
-"""The most an image holds."""
+"""The maximum number of objects per image."""
 
-_SIZES = (4.6, 5.8)  # radius in pixels, from and to, of one or two objects
-_SMALL = (4.0, 5.0)  # and of three or four
-_GAP = 2.0  # pixels between the boxes of two objects, so that they never touch
-_MARGIN = 2.0  # pixels by which one object must be more beside another than above it to count as beside it
-_CANDIDATES = 128  # arrangements tried for each image
+_SIZES = (4.6, 5.8)  # range of the radius in pixels, for one or two objects
+_SMALL = (4.0, 5.0)  # for three or four objects
+_GAP = 2.0  # minimum distance in pixels between the bounding boxes of two objects
+_MARGIN = 2.0  # minimum difference in pixels between horizontal and vertical offset, for a clear relation
+_CANDIDATES = 128  # candidate positions per image
 
 PALETTE = torch.tensor(list(COLOURS.values()))
 
 
-TRIANGLE_DROP = 0.31  # in sizes: how far a triangle's centre of mass lies below the middle of its box
+TRIANGLE_DROP = 0.31  # offset of a triangle's centre of mass below the middle of its box, relative to its size
 
 
 def signed_distance(shape: Tensor, x: Tensor, y: Tensor, size: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ AREA = torch.tensor([math.pi, 8 * 0.36 - 4 * 0.36**2, (2 * 0.88) ** 2, 3 * math.
 
 
 def coverage(shape: Tensor, centre: Tensor, size: Tensor) -> Tensor:
-    """How much of each pixel a shape covers, anti-aliased: (..., SIZE, SIZE), for centres (..., 2) as (row, column)."""
+    """The fraction of each pixel that a shape covers (anti-aliasing): (..., SIZE, SIZE), for centres (..., 2)."""
     pixels = torch.arange(SIZE) + 0.5
     y = pixels[:, None] - centre[..., 0, None, None]
     x = pixels[None, :] - centre[..., 1, None, None]
@@ -72,7 +72,7 @@ def coverage(shape: Tensor, centre: Tensor, size: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scenes:
-    """What is in each of n images: up to OBJECTS objects, absent ones with shape -1, and the caption that says so."""
+    """The contents of n images: up to OBJECTS objects each (shape -1 if absent), and the captions."""
 
     shape: Tensor  # (n, OBJECTS)
     colour: Tensor  # (n, OBJECTS)
@@ -83,9 +83,9 @@ class Scenes:
 
     @property
     def withheld(self) -> Tensor:
-        """Whether the caption is one of 36, of the 216 of colour attribution, that training may leave out.
+        """Whether the caption is one of 36, out of 216 for colour attribution, that training can withhold.
 
-        For two shapes and the first colour there is one second colour; training still has every part of the sentence.
+        One second colour is withheld for each pair of shapes and first colour, so training still sees every word.
         """
         attribution = self.skill == SKILLS.index("colour attribution")
         second = (self.colour[:, 0] + self.shape[:, 0] + self.shape[:, 1]) % len(COLOURS)
@@ -95,15 +95,15 @@ class Scenes:
         """The images, (n, 3, SIZE, SIZE) in [0, 1]."""
         image = torch.tensor(BACKGROUND)[:, None, None].expand(len(self.captions), 3, SIZE, SIZE)
         for k in range(OBJECTS):
-            there = (self.shape[:, k] >= 0)[:, None, None]
-            cover = coverage(self.shape[:, k].clamp(min=0), self.centre[:, k], self.size[:, k]) * there
+            present = (self.shape[:, k] >= 0)[:, None, None]
+            cover = coverage(self.shape[:, k].clamp(min=0), self.centre[:, k], self.size[:, k]) * present
             ink = PALETTE[self.colour[:, k]][:, :, None, None]
             image = image + cover[:, None] * (ink - image)
         return image
 
 
 def relation(a: Tensor, b: Tensor) -> str:
-    """Where the object centred at a, (row, column), is as seen from b, on the axis on which they are farther apart."""
+    """The position of an object at a, (row, column), relative to one at b, along the axis of larger distance."""
     down, right = (a - b).tolist()
     if abs(right) > abs(down):
         return "left of" if right < 0 else "right of"
@@ -111,7 +111,7 @@ def relation(a: Tensor, b: Tensor) -> str:
 
 
 def caption(skill: str, shapes: Sequence[str], colours: Sequence[str], relation: str) -> str:
-    """The sentence for a scene; pairs are named in alphabetical order, so that a meaning has one sentence."""
+    """The caption of a scene; pairs are named in alphabetical order, so that each meaning has one caption."""
     if skill == "single object":
         return f"a {shapes[0]}"
     if skill == "two objects":
@@ -127,29 +127,29 @@ def caption(skill: str, shapes: Sequence[str], colours: Sequence[str], relation:
 
 
 def _pick(u: Tensor, count: int) -> Tensor:
-    """A whole number below `count`, from a uniform one."""
+    """An integer in [0, count), from a uniform number in [0, 1)."""
     return (u * count).long()
 
 
 def _extent(size: Tensor) -> Tensor:
-    """Half the side of a box that holds any shape."""
+    """Half the side of a box that contains any shape."""
     return 1.08 * size
 
 
 def _one_or_two(rng: RandomStreams, size: Tensor, dominant: Tensor) -> Tensor:
-    """Centres anywhere, boxes a gap apart; where `dominant`, clearly beside or clearly above each other."""
+    """Centres anywhere, with a gap between the boxes; where `dominant`, the relation is unambiguous."""
     room = _extent(size)[:, None, :2, None]
     centre = room + (SIZE - 2 * room) * rng.uniform(_CANDIDATES, 2, 2)
     away = (centre[:, :, 0] - centre[:, :, 1]).abs()  # (n, candidates, 2)
     fits = (away > 2 * _extent(size[:, None, :1]) + _GAP).any(-1)
     fits &= ~dominant[:, None] | ((away[..., 0] - away[..., 1]).abs() > _MARGIN + 1)
     chosen = fits.float().argmax(1)
-    assert fits.any(1).all(), "there are candidates enough for every image"
+    assert fits.any(1).all(), "every image has a valid candidate"
     return centre[torch.arange(len(centre)), chosen]
 
 
 def _three_or_four(rng: RandomStreams, size: Tensor) -> Tensor:
-    """Centres in different quarters of the image, in random order, each somewhere in its quarter."""
+    """Centres in different quadrants of the image, in random order, each at a random position in its quadrant."""
     order = rng.uniform(OBJECTS).argsort(1)
     corner = torch.stack((order // 2, order % 2), dim=-1) * (SIZE / 2)
     inset = _extent(size)[..., None] + _GAP / 2
@@ -158,12 +158,12 @@ def _three_or_four(rng: RandomStreams, size: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Shapes:
-    """An endless data set: image `index` of `seed` is always the same."""
+    """An infinite data set, in which (seed, index) determines the image."""
 
     seed: int = 0
 
     def scenes(self, indices: Sequence[int] | Tensor) -> Scenes:
-        """What the images show."""
+        """The contents of the images with these indices."""
         rng = RandomStreams.derive(self.seed, 0, indices)
         n = len(rng)
         skill = _pick(rng.uniform(), len(SKILLS))
@@ -200,7 +200,7 @@ Sentences = Literal["all", "trained", "withheld"]
 
 
 class ShapeImages(CaptionedImages):
-    """The first `count` images of a seed; of those whose sentence is withheld from training, or is not, if asked."""
+    """The first `count` images of a seed, optionally only those whose caption is withheld from training, or is not."""
 
     def __init__(self, seed: int, count: int, sentences: Sentences = "all") -> None:
         self.shapes = Shapes(seed)
@@ -209,12 +209,12 @@ class ShapeImages(CaptionedImages):
         self.captions: list[str] = []
         first = 0
         while len(self.index) < count:
-            drawn = torch.arange(first, first + 2000)
-            first += len(drawn)
-            scenes = self.shapes.scenes(drawn)
+            indices = torch.arange(first, first + 2000)
+            first += len(indices)
+            scenes = self.shapes.scenes(indices)
             wanted = (sentences == "all") | (scenes.withheld == (sentences == "withheld"))
             for k in wanted.nonzero().flatten().tolist()[: count - len(self.index)]:
-                self.index.append(int(drawn[k]))
+                self.index.append(int(indices[k]))
                 self.skill.append(SKILLS[scenes.skill[k]])
                 self.captions.append(scenes.captions[k])
 

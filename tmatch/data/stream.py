@@ -1,4 +1,4 @@
-"""Shards as an endless stream of batches, the same for any number of processes."""
+"""Data shards as an infinite stream of batches, the same for any number of processes."""
 
 import os
 import signal
@@ -15,27 +15,27 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tmatch.codec.patch import Patchify
+from tmatch.data.batches import BatchSource
 from tmatch.data.memory import permutation
 from tmatch.data.shards import ShardSet
 from tmatch.tensors import State
-from tmatch.train import BatchSource
 
-BLOCK = 4096  # steps whose sizes are found at once
+BLOCK = 4096  # steps whose sizes are computed at once
 Place = tuple[int, int]
-"""A shard, and a sample of it."""
+"""The number of a shard, and of a sample in it."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one size; of several captions each has its turn, one an epoch.
+    """Samples of one size; a sample with several captions uses one per epoch, in turn.
 
-    It is made of few tensors, for each takes a file descriptor on its way from a worker.
+    It consists of few tensors, since each needs a file descriptor to pass from a worker.
     """
 
     latents: Tensor  # (n, channels, height, width)
-    text: Tensor  # (tokens, width): those of all captions, one after the other
-    lengths: list[int]  # of the captions, in tokens
-    rows: Tensor  # of the source
+    text: Tensor  # (tokens, width): the tokens of all captions, concatenated
+    lengths: list[int]  # of captions, in tokens
+    rows: Tensor  # row numbers in the source
 
     @property
     def captions(self) -> tuple[Tensor, ...]:
@@ -43,15 +43,15 @@ class Batch:
         return self.text.split(self.lengths)
 
     def pin_memory(self) -> "Batch":
-        """What goes to a GPU, where one can fetch it by itself; a `DataLoader` calls this."""
+        """The batch in pinned memory; called by `DataLoader`."""
         return replace(self, latents=self.latents.pin_memory(), text=self.text.pin_memory())
 
 
 class Order:
-    """Which sample stands at each place of an endless stream, as a function of the seed.
+    """The order of samples in an infinite stream, as a function of the seed.
 
-    An epoch has every sample once. Its shards come in an order of its own, and are mixed within a `window` of them: so
-    a disk is read a few shards at a time.
+    Each epoch contains every sample once: it permutes the shards, and then the samples within each `window` of
+    consecutive shards, so that only a few shards are read at a time.
     """
 
     def __init__(self, counts: Sequence[int], seed: int, window: int = 8) -> None:
@@ -60,33 +60,33 @@ class Order:
         self.window = window
         self.total = sum(counts)
         self._shards = lru_cache(2)(self._shards_of)
-        self._mixed = lru_cache(4)(self._mixed_of)
+        self._permuted = lru_cache(4)(self._permuted_of)
 
     def _shards_of(self, epoch: int) -> tuple[list[list[int]], list[int]]:
-        """The windows of an epoch, each a list of shards, and where each ends."""
+        """The windows of an epoch, each a list of shards, and the position where each window ends."""
         order = permutation(len(self.counts), self.seed, "shards", epoch).tolist()
         windows = [order[first : first + self.window] for first in range(0, len(order), self.window)]
         return windows, list(accumulate(sum(self.counts[shard] for shard in window) for window in windows))
 
-    def _mixed_of(self, epoch: int, number: int) -> list[Place]:
-        """The samples of a window, mixed."""
+    def _permuted_of(self, epoch: int, number: int) -> list[Place]:
+        """The samples of a window, permuted."""
         samples = [(shard, k) for shard in self._shards(epoch)[0][number] for k in range(self.counts[shard])]
         return [samples[k] for k in permutation(len(samples), self.seed, "samples", epoch, number).tolist()]
 
     def _window(self, place: int) -> tuple[int, int, range]:
-        """The epoch and the window that a place is in, and the places of that window."""
+        """The epoch and the window of a position, and the range of positions of that window."""
         epoch, within = divmod(place, self.total)
         before, ends = epoch * self.total, self._shards(epoch)[1]
         number = bisect_right(ends, within)
         return epoch, number, range(before + (ends[number - 1] if number else 0), before + ends[number])
 
     def at(self, place: int) -> tuple[int, Place]:
-        """The epoch that a place is in, and the sample there."""
+        """The epoch and the sample at a position."""
         epoch, number, places = self._window(place)
-        return epoch, self._mixed(epoch, number)[place - places.start]
+        return epoch, self._permuted(epoch, number)[place - places.start]
 
     def shards(self, places: range) -> set[int]:
-        """All shards of the windows that some places are in."""
+        """All shards of the windows of some positions."""
         found: set[int] = set()
         place = places.start
         while place < places.stop:
@@ -97,14 +97,13 @@ class Order:
 
 
 class Stream:
-    """Batches by (seed, step), each of one size: the one that is furthest behind its share of the samples.
+    """Batches as a function of (seed, step), each of one size: the size that lags most behind its share of the samples.
 
-    So no size gets ahead of the others by more than a batch or so, and their epochs end together. A batch may be asked
-    for in parts, by as many processes as there are: together they have each sample once an epoch, whatever their
-    number, and a step has the same samples whenever it is asked for.
+    So all sizes advance together, within about a batch. A batch can be read in parts by any number of processes, which
+    together read each sample once per epoch.
 
-    Shards are checked a window at a time by the readers of a machine between them, of which this is one `among` others:
-    (rank, number). One that takes turns with `readers` in all checks what the steps between its own need, too.
+    The readers of a machine verify the shards of each window between them; `among` is (index, count) of this reader.
+    One of `readers` workers that serve steps in turn also verifies the shards of the steps in between.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Stream:
         return len(self.shards)
 
     def _turns(self, block: int) -> tuple[list[int], list[int]]:
-        """The size of each step of a block, and how often each size had its turn before it."""
+        """The size of each step in a block, and the number of earlier steps of each size."""
         total, totals = len(self), [order.total for order in self.orders]
         while len(self._blocks) <= block:
             turns, before = self._blocks[-1] if self._blocks else ([], [0] * len(self.orders))
@@ -139,7 +138,7 @@ class Stream:
         return self._blocks[block]
 
     def _turn(self, step: int, size: int) -> tuple[int, range]:
-        """The size whose turn a step is, and the places of the step's batch in the order of that size."""
+        """The size of a step, and the positions of its batch in the order of that size."""
         block, within = divmod(step, BLOCK)
         turns, before = self._turns(block)
         group = turns[within]
@@ -147,13 +146,13 @@ class Stream:
         return group, range(first, first + size)
 
     def places(self, step: int, size: int) -> list[tuple[int, Place]]:
-        """The epoch and the sample of every place of a step's batch; shards as numbers of the set."""
+        """The epoch and the sample of every element of a step's batch; shards are numbered as in the set."""
         group, places = self._turn(step, size)
         found = map(self.orders[group].at, places)
         return [(epoch, (self.groups[group][shard], sample)) for epoch, (shard, sample) in found]
 
     def check(self, step: int, size: int) -> None:
-        """Check this reader's share of the shards of a step, and of those since its last and until its next."""
+        """Verify this reader's share of the shards of a step and of the neighbouring steps of other workers."""
         rank, number = self.among
         for nearest in range(max(0, step - self.readers + 1), step + self.readers):
             group, places = self._turn(nearest, size)
@@ -169,7 +168,9 @@ class Stream:
         try:
             return self._read(mine)
         except Exception:
-            for shard in sorted({shard for _, (shard, _) in mine}):  # damage that another has yet to find is said first
+            for shard in sorted(
+                {shard for _, (shard, _) in mine}
+            ):  # report damage that another reader has not found yet
                 self.shards.check(shard)
             raise
 
@@ -180,17 +181,17 @@ class Stream:
             latents.append(samples.latents[sample])
             captions.append(samples.caption(sample, epoch))
             rows.append(samples.rows[sample])
-        with torch.autocast("cpu", enabled=False):  # nothing is computed, and float16 stays what it is
+        with torch.autocast("cpu", enabled=False):  # keep the dtype of the shards
             return Batch(torch.stack(latents), torch.cat(captions), [len(one) for one in captions], torch.stack(rows))
 
 
 @dataclass(frozen=True)
 class Keys:
-    """(step, part) for ever, in the order a process asks for them: its own parts of a step, then of the next."""
+    """An infinite sequence of (step, part): this process's parts of a step, then of the next step."""
 
     step: int
     mine: range
-    first: int  # part of the first step
+    first: int  # the first part of the first step
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         yield from ((self.step, part) for part in self.mine if part >= self.first)
@@ -199,7 +200,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Parts(Dataset[Batch | ValueError]):
-    """Parts of batches by (step, part), for the workers of a `DataLoader`: each opens the shards for itself."""
+    """Parts of batches by (step, part), for the workers of a `DataLoader`; each worker opens the shards itself."""
 
     folders: tuple[Path, ...]
     size: int
@@ -210,7 +211,7 @@ class Parts(Dataset[Batch | ValueError]):
 
     @cached_property
     def stream(self) -> Stream:
-        """The stream they are parts of, as this worker reads it."""
+        """The stream of this worker."""
         (rank, number), worker = self.among, get_worker_info()
         readers, own = (1, 0) if worker is None else (worker.num_workers, worker.id)
         among = (rank * readers + own, number * readers)
@@ -220,43 +221,43 @@ class Parts(Dataset[Batch | ValueError]):
         step, part = key
         try:
             return self.stream.batch(step, self.size, part, self.parts)
-        except ValueError as error:  # a damaged shard: raised in a worker, its sentence would be lost
+        except ValueError as error:  # a damaged shard; raised in a worker, its message would be lost
             return error
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "stream"}
 
     def ahead(self, keys: Keys, workers: int = 0, pinned: bool = False) -> Iterator[Batch]:
-        """What the keys say, read ahead by so many workers; pinned, so that a GPU fetches it while it computes."""
+        """The batches of some keys, prefetched by `workers` processes, optionally into pinned memory."""
         loader = DataLoader(
-            self, batch_size=None, sampler=keys, num_workers=workers, pin_memory=pinned, worker_init_fn=_undisturbed
+            self, batch_size=None, sampler=keys, num_workers=workers, pin_memory=pinned, worker_init_fn=_ignore_signals
         )
-        locked: list[Batch] = []
+        waiting: list[Batch] = []
         for number, batch in enumerate(loader, 1):
             if isinstance(batch, ValueError):
                 raise batch
-            locked.append(batch)
-            if number >= workers:  # none is used before every worker has checked its share
-                yield from locked
-                locked.clear()
+            waiting.append(batch)
+            if number >= workers:  # every worker has verified its share
+                yield from waiting
+                waiting.clear()
 
 
-def _undisturbed(_: int) -> None:
-    """Have a worker read on when the whole run is told to end: the trainer needs it until it has saved, and ends it."""
+def _ignore_signals(_: int) -> None:
+    """Keep a worker alive when the whole process group is signalled; the trainer ends it after saving."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "sigwaitinfo"):  # else there is no telling who sent a signal
+    if hasattr(signal, "sigwaitinfo"):  # otherwise the sender of a signal is unknown
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_until_the_trainer_ends_it, daemon=True).start()
+        threading.Thread(target=_exit_on_sigterm_from_parent, daemon=True).start()
 
 
-def _until_the_trainer_ends_it() -> None:
+def _exit_on_sigterm_from_parent() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)
 
 
 class StreamedStates(BatchSource):
-    """A process's share of the stream, as states on a device: of `world` processes, that of this `rank`."""
+    """The share of the stream of process `rank` out of `world`, as states on a device."""
 
     def __init__(
         self,
@@ -270,7 +271,7 @@ class StreamedStates(BatchSource):
         world: int = 1,
         among: tuple[int, int] = (0, 1),
     ) -> None:
-        """`among` is its rank, and how many there are, on its machine: who checks which shards."""
+        """`among` is the rank and the number of processes on this machine, which verify the shards between them."""
         self.folders = (folders,) if isinstance(folders, Path) else folders
         self.patch = patch
         self.seed = seed
@@ -280,17 +281,17 @@ class StreamedStates(BatchSource):
         self.rank = rank
         self.world = world
         self.among = among
-        self._asked: tuple[int, int, int, int] | None = None
+        self._next: tuple[int, int, int, int] | None = None
         self._reader: Iterator[tuple[tuple[int, int], Batch]] = iter(())
 
     def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Tensor]]:
         on_gpu = torch.device(self.device).type == "cuda"
-        if self._asked != (step, part, size, parts):  # the first, or out of turn
+        if self._next != (step, part, size, parts):  # the first batch, or out of order
             mine = range(parts * self.rank // self.world, parts * (self.rank + 1) // self.world)
             keys = Keys(step, mine, part)
             source = Parts(self.folders, size, parts, self.seed, self.window, self.among)
             self._reader = zip(islice(keys, 1, None), source.ahead(keys, self.workers, on_gpu), strict=False)
         following, batch = next(self._reader)
-        self._asked = (*following, size, parts)
+        self._next = (*following, size, parts)
         latents, text = (one.to(self.device, non_blocking=on_gpu).float() for one in (batch.latents, batch.text))
         return self.patch.encode(latents), text.split(batch.lengths)

@@ -1,4 +1,4 @@
-"""Densities in the plane, to see a method work in a minute."""
+"""Two-dimensional toy densities."""
 
 import math
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def rings(rng: RandomStreams) -> Tensor:
 
 
 def corners(rng: RandomStreams) -> Tensor:
-    """Two Gaussians on a diagonal: either coordinate alone says nothing about where the mass is, both together do."""
+    """Two Gaussians on a diagonal: the marginals are symmetric, but the coordinates are correlated."""
     side = torch.where(rng.uniform() < 0.5, -1.0, 1.0)
     return 1.2 * side[:, None] + 0.25 * rng.normal(2)
 

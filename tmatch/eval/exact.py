@@ -1,7 +1,7 @@
-"""Exact kernels, for targets whose posterior is known.
+"""Exact kernels, for targets whose posterior has a closed form.
 
-With them a sampler is held against closed forms, and the three sources of error (learning, the head's solver, tokens
-drawn independently) are told apart.
+They test samplers against closed forms, and separate the three sources of error: learning, the solver of the head, and
+tokens sampled independently.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from tmatch.tensors import State, Time
 
 @dataclass(frozen=True)
 class Posterior:
-    """X_T | X_t for each of n states: a mixture of `log_weights` (n, k), `means` (n, k, d), `covariances` (k, d, d)."""
+    """X_T | X_t of n states: a mixture with `log_weights` (n, k), `means` (n, k, d), `covariances` (k, d, d)."""
 
     log_weights: Tensor
     means: Tensor
@@ -58,18 +58,18 @@ class GaussianMixture:
         return cls(torch.ones(1, dtype=mean.dtype), mean[None], covariance[None])
 
     def components(self, sigma: Tensor, alpha: Tensor) -> MultivariateNormal:
-        """The law of X_t = sigma_t Z_t + alpha_t X_T within each component."""
-        spread = alpha**2 * self.covariances + sigma**2 * torch.eye(
+        """The distribution of X_t = sigma_t Z_t + alpha_t X_T within each component."""
+        covariance = alpha**2 * self.covariances + sigma**2 * torch.eye(
             self.means.shape[-1], dtype=self.means.dtype, device=self.means.device
         )
-        return MultivariateNormal(alpha * self.means, spread)
+        return MultivariateNormal(alpha * self.means, covariance)
 
     def log_prob(self, x_t: Tensor, sigma: Tensor, alpha: Tensor) -> Tensor:
         """log q_t(x_t), (n,)."""
         return (self.weights.log() + self.components(sigma, alpha).log_prob(x_t[:, None])).logsumexp(-1)
 
     def posterior(self, x_t: Tensor, sigma: Tensor, alpha: Tensor) -> Posterior:
-        """X_T given X_t = x_t (n, d), by Bayes."""
+        """X_T given X_t = x_t (n, d), by Bayes' rule."""
         components = self.components(sigma, alpha)
         gain = alpha * torch.linalg.solve(components.covariance_matrix, self.covariances).mT
         off = x_t[:, None] - components.mean
@@ -85,7 +85,7 @@ class GaussianMixture:
 class ExactMean(nn.Module):
     """E[Y | X_t] in closed form, as a backbone.
 
-    MeanKernel(ExactMean(...), nn.Identity()) is flow matching, learnt perfectly.
+    MeanKernel(ExactMean(...), nn.Identity()) is perfectly learned flow matching.
     """
 
     def __init__(self, target: GaussianMixture, process: Process, parametrization: Parametrization) -> None:
@@ -95,7 +95,7 @@ class ExactMean(nn.Module):
         self.parametrization = parametrization
 
     def y(self, x_T: Tensor, x_t: State, t: Time) -> State:
-        """The Y that belongs to a flattened X_T; it is affine in X_T, so the mean of X_T gives the mean of Y."""
+        """The Y of a flattened X_T; it is affine in X_T, so the mean of X_T gives the mean of Y."""
         x_T = x_T.reshape(x_t.shape).to(x_t)
         sigma, alpha = self.process.coefficients(t, x_t)
         return self.parametrization.target(Transition((x_t - alpha * x_T) / sigma, x_t, x_t, x_T, sigma, alpha))
@@ -106,19 +106,19 @@ class ExactMean(nn.Module):
         return self.target.posterior(x_t.flatten(1).double(), sigma, alpha)
 
     def forward(self, x_t: State, t: Time, condition: Condition | None = None) -> State:
-        """E[Y | X_t]: the images of each time in turn."""
+        """E[Y | X_t], one time after the other."""
         mean = torch.empty_like(x_t)
         for time in t.unique():
-            here = t == time
-            mean[here] = self.y(self.posterior(x_t[here], time).mean(), x_t[here], time)
+            at = t == time
+            mean[at] = self.y(self.posterior(x_t[at], time).mean(), x_t[at], time)
         return mean
 
 
 class PosteriorKernel(Kernel):
-    """Y ~ q(. | X_t) in closed form: the kernel a perfect training would end with.
+    """Y ~ q(. | X_t) in closed form: the kernel that perfect training would learn.
 
-    With `per_token` the tokens are drawn from the same marginals but independently of each other, as DTM's head does:
-    token i comes from a joint draw of its own.
+    With `per_token`, tokens have the same marginals but are independent, as with the head of DTM: token i comes from a
+    joint sample of its own.
     """
 
     def __init__(self, exact: ExactMean, per_token: bool = False) -> None:
@@ -129,12 +129,12 @@ class PosteriorKernel(Kernel):
     def check(self, process: Process, parametrization: Parametrization) -> None:
         mine = self.backbone
         if process != mine.process or type(parametrization) is not type(mine.parametrization):
-            raise ValueError("This kernel is exact for another process or another Y; give it those of the model.")
+            raise ValueError("This kernel is exact for another process or another Y; build it with those of the model.")
         if isinstance(parametrization, NextState):
-            raise ValueError("The next state depends on the step, and this kernel knows X_T alone; use another Y.")
+            raise ValueError("The next state depends on the step, but this kernel only knows X_T; use another Y.")
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
-        """There is nothing to learn: the squared distance to the mean, the least any regression can reach."""
+        """The squared distance to the mean: the least that any regression can reach."""
         return (self.backbone(x_t, t) - y).square().flatten(1).mean(1)
 
     def sample(
@@ -144,5 +144,5 @@ class PosteriorKernel(Kernel):
         if not self.per_token:
             return self.backbone.y(posterior.sample(rng), x_t, t)
         tokens = x_t.flatten(1, -2).shape[1]
-        samples_per_token = [self.backbone.y(posterior.sample(rng), x_t, t).flatten(1, -2)[:, i] for i in range(tokens)]
-        return torch.stack(samples_per_token, dim=1).reshape(x_t.shape)
+        samples = [self.backbone.y(posterior.sample(rng), x_t, t).flatten(1, -2)[:, i] for i in range(tokens)]
+        return torch.stack(samples, dim=1).reshape(x_t.shape)

@@ -1,4 +1,4 @@
-"""An exact checker for `shapes`: reads an image and decides whether it is what its caption says; nothing is learnt."""
+"""An exact checker for `shapes`: detects the objects of an image and compares them with a caption."""
 
 import re
 from collections import Counter
@@ -23,14 +23,14 @@ from tmatch.data.shapes import (
     relation,
 )
 
-_SPECK = 8  # pixels: what is smaller is not an object
-_OVERLAP = 0.7  # of an object with the shape it is taken for, as intersection over union
-_INK = 0.35  # the farthest a colour may be from the one it is taken for, in RGB
+_SPECK = 8  # pixels: smaller regions are not objects
+_OVERLAP = 0.7  # least intersection over union of an object with its shape
+_INK = 0.35  # largest RGB distance of an object's colour from the palette
 
 
 @dataclass(frozen=True)
-class Found:
-    """An object of an image; a shape or colour that is none of the known ones is '?'."""
+class DetectedObject:
+    """An object in an image; an unknown shape or colour is '?'."""
 
     shape: str
     colour: str
@@ -38,7 +38,7 @@ class Found:
 
 
 def _ink(images: Tensor) -> Tensor:
-    """How far each pixel is from the background towards the palette colour it lies closest to, (n, SIZE, SIZE)."""
+    """How far each pixel is from the background towards its nearest palette colour, (n, SIZE, SIZE)."""
     ground = torch.tensor(BACKGROUND)
     towards = PALETTE - ground  # (colours, 3)
     off = (images.movedim(1, -1) - ground)[..., None, :]
@@ -48,7 +48,7 @@ def _ink(images: Tensor) -> Tensor:
 
 
 def _components(inked: Tensor) -> Tensor:
-    """A label for each connected region (over edges, not corners), 0 elsewhere: (n, SIZE, SIZE)."""
+    """Labels of 4-connected regions, 0 elsewhere: (n, SIZE, SIZE)."""
     labels = (torch.arange(1, SIZE * SIZE + 1).view(SIZE, SIZE) * inked).float()
     while True:
         rows = max_pool2d(labels[:, None], (3, 1), 1, (1, 0))[:, 0]
@@ -59,8 +59,8 @@ def _components(inked: Tensor) -> Tensor:
         labels = grown
 
 
-def _recognise(image: Tensor, region: Tensor) -> Found:
-    """The shape and colour that fit a region of an image (3, SIZE, SIZE) best."""
+def _recognise(image: Tensor, region: Tensor) -> DetectedObject:
+    """The shape and colour that best fit a region of an image (3, SIZE, SIZE)."""
     ground = torch.tensor(BACKGROUND)
     mean = image[:, region].mean(1)
     core = region & ((image - ground[:, None, None]).norm(dim=0) > 0.9 * (mean - ground).norm())
@@ -79,19 +79,19 @@ def _recognise(image: Tensor, region: Tensor) -> Found:
     template = coverage(torch.arange(len(SHAPES)), centre, size)
     overlap = torch.minimum(template, cover).sum((1, 2)) / torch.maximum(template, cover).sum((1, 2))
     shape = int(overlap.argmax())
-    return Found(
+    return DetectedObject(
         SHAPES[shape] if overlap[shape] > _OVERLAP else "?",
         list(COLOURS)[colour] if apart[colour] < _INK else "?",
         centre[shape],
     )
 
 
-def detect(images: Tensor) -> list[list[Found]]:
-    """The objects of each image, (n, 3, SIZE, SIZE) in [0, 1]."""
+def detect(images: Tensor) -> list[list[DetectedObject]]:
+    """The objects in each image, (n, 3, SIZE, SIZE) in [0, 1]."""
     if images.shape[1:] != (3, SIZE, SIZE):
-        raise ValueError(f"Images of shapes are (n, 3, {SIZE}, {SIZE}); got {tuple(images.shape)}.")
+        raise ValueError(f"Images of shapes must have shape (n, 3, {SIZE}, {SIZE}); got {tuple(images.shape)}.")
     labels = _components(_ink(images) > 0.5)
-    found: list[list[Found]] = []
+    found: list[list[DetectedObject]] = []
     for image, regions in zip(images, labels, strict=True):
         names, areas = regions.unique(return_counts=True)
         kept = [k for k, area in zip(names, areas, strict=True) if k > 0 and area >= _SPECK]
@@ -105,33 +105,38 @@ _ONE = re.compile(f"a {_COLOUR}{_SHAPE}")
 _PAIR = re.compile(f"a {_COLOUR}{_SHAPE} (and|{'|'.join(RELATIONS)}) a {_COLOUR}{_SHAPE}")
 
 
-def _is(found: Found, shape: str, colour: str | None) -> bool:
+def _is(found: DetectedObject, shape: str, colour: str | None) -> bool:
     return found.shape == shape and colour in (None, found.colour)
 
 
-def satisfies(objects: Sequence[Found], caption: str) -> bool:
-    """Whether the objects are those of the caption, all of them and no others, in the place it says."""
+def satisfies(objects: Sequence[DetectedObject], caption: str) -> bool:
+    """Whether the objects are exactly those of the caption, placed as it says."""
     if counted := _COUNTED.fullmatch(caption):
         number, shape = NUMBERS.index(counted[1]) + 2, counted[2]
         return Counter(found.shape for found in objects) == {shape: number}
     if one := _ONE.fullmatch(caption):
         return len(objects) == 1 and _is(objects[0], one[2], one[1])
     if pair := _PAIR.fullmatch(caption):
-        return (
-            any(
-                _is(a, pair[2], pair[1])
-                and _is(b, pair[5], pair[4])
-                and pair[3] in ("and", relation(a.centre, b.centre))
-                for a, b in ((objects[0], objects[1]), (objects[1], objects[0]))
-            )
-            if len(objects) == 2
-            else False
+        return len(objects) == 2 and any(
+            _is(a, pair[2], pair[1]) and _is(b, pair[5], pair[4]) and pair[3] in ("and", relation(a.centre, b.centre))
+            for a, b in ((objects[0], objects[1]), (objects[1], objects[0]))
         )
-    raise ValueError(f"'{caption}' is not a caption of shapes; they read like 'a red circle and a blue square'.")
+    raise ValueError(f"'{caption}' is not a caption of shapes, such as 'a red circle and a blue square'.")
+
+
+def skill_of(caption: str) -> str:
+    """The skill that a caption tests."""
+    if _COUNTED.fullmatch(caption):
+        return "counting"
+    if one := _ONE.fullmatch(caption):
+        return "colours" if one[1] else "single object"
+    pair = _PAIR.fullmatch(caption)
+    assert pair is not None, "`satisfies` rejects what is not a caption"
+    return "position" if pair[3] != "and" else "colour attribution" if pair[1] else "two objects"
 
 
 def check(images: Tensor, captions: Sequence[str]) -> Tensor:
     """Whether each image satisfies its caption, (n,)."""
     if len(images) != len(captions):
-        raise ValueError(f"There are {len(images)} images for {len(captions)} captions; they go in pairs.")
+        raise ValueError(f"Got {len(images)} images and {len(captions)} captions; pass one caption per image.")
     return torch.tensor([satisfies(objects, text) for objects, text in zip(detect(images), captions, strict=True)])

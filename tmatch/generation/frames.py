@@ -1,4 +1,4 @@
-"""The way to an image, as images."""
+"""The sampling path of an image, as images."""
 
 from collections.abc import Sequence
 
@@ -8,21 +8,16 @@ from torch import Tensor
 from tmatch.codec import Codec
 from tmatch.sampling import Snapshot
 
-GREY = 0.5  # tokens that are not drawn yet
+GREY = 0.5  # tokens that are not sampled yet
 
 
 def frames(path: Sequence[Snapshot], codec: Codec, batch_size: int) -> list[Tensor]:
-    """An image (n, 3, height, width) for each moment: the denoising estimate where there is one, the state if not.
+    """Images (n, 3, height, width) of each snapshot: its denoising estimate if it has one, or else its state.
 
-    The last is the sample: at t = 1 the estimate and the state are one. Where a state is codes, or its tokens are
-    hidden, what is not drawn yet is grey. At most `batch_size` are decoded at once.
+    The last one is the sample. Tokens that are masked or not sampled yet are grey. At most `batch_size` images are
+    decoded at once.
     """
-    return [
-        _image(
-            fixed_time.x_t if fixed_time.estimate is None else fixed_time.estimate, fixed_time.known, codec, batch_size
-        )
-        for fixed_time in path[1:]
-    ]
+    return [_image(one.x_t if one.estimate is None else one.estimate, one.known, codec, batch_size) for one in path[1:]]
 
 
 def _image(x: Tensor, known: Tensor | None, codec: Codec, batch_size: int) -> Tensor:
@@ -31,12 +26,12 @@ def _image(x: Tensor, known: Tensor | None, codec: Codec, batch_size: int) -> Te
     if known is None:
         return image
     rows, columns = (side // count for side, count in zip(image.shape[-2:], known.shape[1:], strict=True))
-    there = known.cpu().repeat_interleave(rows, dim=1).repeat_interleave(columns, dim=2)[:, None]
-    return torch.where(there, image, GREY)
+    mask = known.cpu().repeat_interleave(rows, dim=1).repeat_interleave(columns, dim=2)[:, None]
+    return torch.where(mask, image, GREY)
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Which of `count` frames to show if there is room for `most`: evenly spread, the last among them."""
-    if count <= most:
+def evenly_spaced(count: int, limit: int) -> list[int]:
+    """The indices of at most `limit` of `count` frames, evenly spaced and including the last."""
+    if count <= limit:
         return list(range(count))
-    return [round(k * (count - 1) / (most - 1)) for k in range(most)]
+    return [round(k * (count - 1) / (limit - 1)) for k in range(limit)]

@@ -1,6 +1,6 @@
-"""From prompts to images."""
+"""From prompts, or whatever else a conditioner reads, to images."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,39 +11,39 @@ from tmatch.codec import Codec
 from tmatch.condition import Condition
 from tmatch.conditioning import Conditioner
 from tmatch.conditioning.base import has_surrogates, shortened
+from tmatch.generation.config import SamplingConfig
 from tmatch.generation.frames import frames
 from tmatch.generation.generate import Evaluations, generate
-from tmatch.guidance import ClassifierFreeGuidance, constant
+from tmatch.guidance import GUIDANCE_SCHEDULES, ClassifierFreeGuidance, Guidance, NoGuidance
 from tmatch.model import Model
-from tmatch.sampling import SamplingParams
+from tmatch.sampler import build_sampler
 from tmatch.tensors import Precision, positive_int
-from tmatch.times import Steps
 
 
 @dataclass(frozen=True)
 class GeneratedImages:
-    """Images (n, 3, height, width) in [0, 1], and what one image took of each network, and all of them in seconds."""
+    """Images (n, 3, height, width) in [0, 1], network evaluations per image, and seconds in total."""
 
     images: Tensor
     evaluations: Evaluations
     seconds: float
     path: list[Tensor] = field(default_factory=list)
-    """The way there, on request: images (n, 3, height, width) of moments of it."""
+    """On request, intermediate images (n, 3, height, width)."""
 
 
 def require_prompts(*prompts: object) -> None:
-    """Refuse what is no text that a tokenizer can read."""
+    """Reject prompts that are not valid text."""
     for prompt in prompts:
         if not isinstance(prompt, str):
-            raise ValueError(f"A prompt is a text; got {prompt!r}.")
+            raise ValueError(f"A prompt is a string; got {prompt!r}.")
         if has_surrogates(prompt):
-            raise ValueError(f"The prompt {shortened(prompt)!r} has half of a letter; is it written in UTF-8?")
+            raise ValueError(f"The prompt {shortened(prompt)!r} is invalid Unicode (unpaired surrogate); is it UTF-8?")
 
 
 class TextToImage(nn.Module):
-    """A text encoder, the model it conditions, and the codec between its states of `shape` and images.
+    """A conditioner, the model it conditions, and the codec between states of `shape` and images.
 
-    `grids` are the rows and columns of tokens that the model was trained on, where that is known.
+    `grids` are the rows and columns of tokens that the model was trained on, where they are known.
     """
 
     def __init__(
@@ -62,70 +62,82 @@ class TextToImage(nn.Module):
         self.grids = grids
 
     def trained(self) -> nn.ModuleDict:
-        """The parts whose weights a run writes."""
+        """The modules whose weights a run saves."""
         parts: dict[str, nn.Module] = {"model": self.model}
         return nn.ModuleDict(parts if self.encoder.frozen else {**parts, "encoder": self.encoder})
 
     @torch.no_grad()
     def generate(
         self,
-        prompts: Sequence[Any],
+        inputs: Sequence[Any],
         seeds: Sequence[int],
+        sampling: SamplingConfig = SamplingConfig(),
         *,
-        steps: Steps | None = None,
-        guidance: float = 1.0,
-        schedule: Callable[[float], float] = constant,
-        negative: str = "",
+        negative: Any = None,  # noqa: ANN401
         height: int | None = None,
         width: int | None = None,
-        params: SamplingParams = SamplingParams(),
         batch_size: int = 64,
         progress: bool = False,
         keep_path: bool = False,
         precision: Precision = "float32",
     ) -> GeneratedImages:
-        """An image for each prompt and its seed; `guidance` pushes away from the `negative` prompt.
+        """One image for each input and its seed; guidance pushes away from the `negative` input.
 
-        A prompt is a text, or what else the encoder reads. Images are as large as most that the model was trained on,
-        unless a `height` or `width` in pixels is given. Guidance acts by a `schedule` over the time. `params` says
-        how to draw; its own guidance is not used. `precision` is that of the model's matrix products, not of the
-        encoder and the codec; an image depends on the batch it is drawn in where that is coarser than float32.
+        An input is a prompt, or whatever else the conditioner reads. Images have the most common size of the training
+        images, unless a `height` or `width` in pixels is given. `precision` is that of the model's matrix products; in
+        float32 an image does not depend on the batch it is generated in.
         """
-        if len(prompts) == 0 or any(isinstance(prompt, str) and not prompt.strip() for prompt in prompts):
-            raise ValueError("A prompt is empty; say what to draw, such as 'a red circle'.")
-        require_prompts(*(prompt for prompt in prompts if not isinstance(prompt, Tensor)), negative)
-        if len(seeds) != len(prompts):
-            raise ValueError(f"There are {len(seeds)} seeds for {len(prompts)} prompts; give one for each.")
-        scale = ClassifierFreeGuidance(self.encoder([negative or self.encoder.empty]), guidance, schedule=schedule)
+        self._require_inputs(inputs, seeds, negative)
         size, shape = positive_int("The batch size", batch_size), self._shape(height, width)
-        parts = (prompts[first : first + size] for first in range(0, len(prompts), size))
-        condition = Condition.cat([self.encoder(part) for part in parts])
-        params = replace(params, guidance=scale)
         result = generate(
-            self.model, shape, seeds, condition,
-            steps=steps, params=params, batch_size=batch_size, progress=progress,
-            keep_path=keep_path, precision=precision,
+            self.model, shape, seeds, self._condition(inputs, size), steps=sampling.steps,
+            params=replace(sampling.build(), guidance=self._guidance(sampling, negative)),
+            sampler=build_sampler(sampling.sampler), batch_size=size, progress=progress, keep_path=keep_path,
+            precision=precision,
         )  # fmt: skip
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
-        way = frames(result.path, self.codec, size) if keep_path else []
-        return GeneratedImages(images, result.evaluations, result.seconds, way)
+        path = frames(result.path, self.codec, size) if keep_path else []
+        return GeneratedImages(images, result.evaluations, result.seconds, path)
+
+    def _require_inputs(self, inputs: Sequence[Any], seeds: Sequence[int], negative: Any) -> None:  # noqa: ANN401
+        texts = [x for x in (*inputs, negative) if isinstance(x, str)]
+        if len(inputs) == 0 or any(isinstance(x, str) and not x.strip() for x in inputs):
+            raise ValueError("A prompt is empty; describe an image, such as 'a red circle'.")
+        require_prompts(*texts)
+        if len(seeds) != len(inputs):
+            raise ValueError(f"There are {len(seeds)} seeds for {len(inputs)} images; give one seed per image.")
+
+    def _condition(self, inputs: Sequence[Any], size: int) -> Condition | None:
+        parts = [self.encoder(inputs[first : first + size]) for first in range(0, len(inputs), size)]
+        given = [part for part in parts if part is not None]
+        return Condition.cat(given) if given else None
+
+    def _guidance(self, sampling: SamplingConfig, negative: Any) -> Guidance:  # noqa: ANN401
+        none_given = negative is None or (isinstance(negative, str) and not negative)
+        null = self.encoder([self.encoder.null if none_given else negative])
+        if null is None:  # unconditional: there is nothing to guide towards
+            return NoGuidance()
+        return ClassifierFreeGuidance(null, sampling.guidance, schedule=GUIDANCE_SCHEDULES[sampling.schedule])
 
     def prompt_warnings(self, prompts: Sequence[str], height: int | None = None, width: int | None = None) -> list[str]:
-        """On prompts that are not read as they stand, and on a size that is none of those the model was trained on."""
-        said, (rows, columns, _) = self.encoder.prompt_warnings(prompts), self._shape(height, width)
+        """Warnings about prompts that are not fully read, and about an image size that was not trained on."""
+        warnings, (rows, columns, _) = self.encoder.prompt_warnings(prompts), self._shape(height, width)
         if not self.grids or (rows, columns) in self.grids:
-            return said
+            return warnings
         down, across = self.codec.token
         known = ", ".join(f"{m * down} x {n * across}" for m, n in sorted(self.grids))
-        return [*said, f"the model never saw images {rows * down} high and {columns * across} wide, but {known}."]
+        return [
+            *warnings,
+            f"the model was trained on images of {known} pixels, not {rows * down} x {columns * across}.",
+        ]
 
     def _shape(self, height: int | None, width: int | None) -> tuple[int, int, int]:
-        """That of the states of images of a size; what is not given is the model's own."""
+        """The shape of the state of an image of that size; by default the model's own."""
         (rows, columns, channels), (down, across) = self.shape, self.codec.token
         height, width = rows * down if height is None else height, columns * across if width is None else width
         if height < 1 or width < 1 or height % down or width % across:
             raise ValueError(
-                f"This model cannot draw images {height} high and {width} wide: a token of it is {down} x {across} "
-                "pixels; give a height and a width that are multiples of that."
+                f"This model cannot generate images of {height} x {width} pixels: use a height that is a multiple of "
+                f"{down} and a width that is a multiple of {across}."
             )
         return height // down, width // across, channels

@@ -1,4 +1,4 @@
-"""From captioned images to data shards of latents and text embeddings, to train on."""
+"""Encoding captioned images into data shards of latents and text embeddings."""
 
 from tmatch.prepare.run import Preparation
 

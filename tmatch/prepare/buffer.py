@@ -1,4 +1,4 @@
-"""Images that wait to be encoded, a batch of one size at a time."""
+"""Images that wait to be encoded, in batches of one size."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from tmatch.data.shards import Samples
 
 
 @dataclass(frozen=True)
-class Image:
-    """A row that can be used: its image, cut to a size, (3, height, width) uint8, and its captions."""
+class CroppedImage:
+    """A usable row: its image, cropped, (3, height, width) uint8, and its captions."""
 
     row: int
     pixels: Tensor
@@ -21,8 +21,8 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A chunk that is yet to be written."""
+class EncodedChunk:
+    """A chunk to be written."""
 
     samples: dict[Size, Samples]
     skipped: list[Skipped]
@@ -30,24 +30,24 @@ class Encoded:
 
 
 class EncodeBuffer:
-    """Images of one size, encoded as soon as there is a batch of them, so that few are held as pixels."""
+    """Images of one size, encoded as soon as they fill a batch, so that few are held as pixels."""
 
-    def __init__(self, encode: Callable[[Tensor], Tensor], size: int) -> None:
+    def __init__(self, encode: Callable[[Tensor], Tensor], batch_size: int) -> None:
         self.encode = encode
-        self.size = size
+        self.batch_size = batch_size
         self.rows: list[tuple[int, tuple[str, ...]]] = []
         self._waiting: list[Tensor] = []
         self._latents: list[Tensor] = []
 
-    def add(self, image: Image) -> None:
-        """One more; its row and captions are kept."""
+    def add(self, image: CroppedImage) -> None:
+        """Add an image; its row number and captions are kept in `rows`."""
         self.rows.append((image.row, image.captions))
         self._waiting.append(image.pixels)
-        if len(self._waiting) == self.size:
+        if len(self._waiting) == self.batch_size:
             self._flush()
 
     def latents(self) -> Tensor:
-        """Of all images."""
+        """The latents of all images added."""
         if self._waiting:
             self._flush()
         return torch.cat(self._latents)

@@ -1,79 +1,88 @@
-"""What is done, and with which settings: a record for each chunk."""
+"""The settings of a preparation, and a record of every chunk that is complete."""
 
+import fcntl
+import json
 import os
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from tmatch.data.manifest import Chunk, Settings
+from tmatch.data.manifest import Chunk, ShardSettings
+from tmatch.data.shards import MANIFEST
 from tmatch.files import write_text
+from tmatch.migrate import migrate_manifest
 
 
 class Records:
-    """The records of a folder that several processes share; when the folder changed last is their sign of life."""
+    """The records of a folder that several processes write to."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.folder = out / "chunks"
-        self._told = 0.0
 
-    def begin(self, settings: Settings, rank: int) -> None:
-        """Write the settings, or refuse to go on with others where a chunk was made with them."""
-        file, then = self.out / "settings.json", None
-        if file.is_file():
-            try:
-                then = Settings.model_validate_json(file.read_bytes())
-            except ValidationError as error:
-                if self:
-                    raise ValueError(f"{file} is damaged, or of another version; give a new folder.") from error
-        changed = [] if then is None else then.differs(settings)
-        another = bool({"source", "contents"} & set(changed))
-        if changed and self and (another or not self._all_of(settings.digest())):
-            raise ValueError(
-                f"{self.out} holds shards with another {' and '.join(changed)}; give a new folder, or the old settings."
-            )
-        if rank == 0 and then != settings:  # of the note, or where encoders and source lie, if not of all
-            write_text(file, settings.model_dump_json(indent=2) + "\n")
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Exclude the other processes, where the file system supports locks."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def begin(self, settings: ShardSettings) -> None:
+        """Write the settings, or raise if existing chunks have other settings."""
+        file = self.out / "settings.json"
+        with self.lock():
+            then = _read_settings(file)
+            if then is None and self:
+                raise ValueError(f"{file} is missing or damaged; use a new folder for the shards.")
+            if then is not None and self and (changed := then.differs(settings)):
+                raise ValueError(
+                    f"{self.out} contains shards with another {' and '.join(changed)}; use a new folder, or the "
+                    "original settings."
+                )
+            if then != settings:
+                write_text(file, settings.model_dump_json(indent=2) + "\n")
 
     def read(self, number: int) -> Chunk | None:
-        """What became of a chunk, if that is known."""
-        return _read(self._file(number))
+        """The record of a chunk; None if it is missing or damaged."""
+        try:
+            record = json.loads(self._file(number).read_bytes())
+            record.pop("settings", None)  # format 1
+            return Chunk.model_validate_json(json.dumps(record))
+        except (FileNotFoundError, ValueError, AttributeError):
+            return None
+
+    def exists(self, number: int) -> bool:
+        """Whether a chunk has a record."""
+        return self._file(number).is_file()
 
     def write(self, number: int, chunk: Chunk) -> None:
-        """A chunk is done."""
+        """Mark a chunk as complete."""
         write_text(self._file(number), chunk.model_dump_json() + "\n")
 
     def forget(self, number: int) -> None:
-        """A chunk is about to be made again."""
-        self._file(number).unlink(missing_ok=True)
+        """Mark a chunk as incomplete, before its shards change; so is the whole set of shards."""
+        with self.lock():
+            (self.out / MANIFEST).unlink(missing_ok=True)
+            self._file(number).unlink(missing_ok=True)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether any chunk is complete."""
         return next(self.folder.glob("*.json"), None) is not None
-
-    def _all_of(self, settings: str) -> bool:
-        """Whether there is no record of other settings than those of a digest."""
-        read = (_read(file) for file in self.folder.glob("*.json"))
-        return all(chunk is not None and chunk.settings == settings for chunk in read)
-
-    def changed(self) -> int:
-        """When there was the last sign of life of any process, in nanoseconds."""
-        return self.folder.stat().st_mtime_ns
-
-    def heartbeat(self) -> None:
-        """Give a sign of life, about one a second."""
-        if time.monotonic() - self._told > 1:
-            os.utime(self.folder)
-            self._told = time.monotonic()
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06d}.json"
 
 
-def _read(file: Path) -> Chunk | None:
+def _read_settings(file: Path) -> ShardSettings | None:
+    """The settings in a file; None if it is missing or damaged."""
     try:
-        return Chunk.model_validate_json(file.read_bytes())
-    except (ValidationError, FileNotFoundError):  # of another version, or about to be written anew
+        found = json.loads(file.read_bytes())
+        settings = found if "batch_size" in found else migrate_manifest({"settings": found})["settings"]
+        return ShardSettings.model_validate_json(json.dumps(settings))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -1,52 +1,49 @@
-"""From images and captions to shards, a chunk of rows after the other."""
+"""Encoding a source into shards, one chunk of rows after another."""
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from tmatch.codec.diffusers import PretrainedAutoencoder
 from tmatch.conditioning.transformers import PretrainedText
 from tmatch.data.crop import Size
-from tmatch.data.images import pixels, read_image
-from tmatch.data.manifest import Chunk, Manifest, Settings, Shard, Skipped
-from tmatch.data.shards import MANIFEST, NULL, Samples, is_whole, write
-from tmatch.data.sources.source import Source, told
+from tmatch.data.images import center_crop_pixels, read_image
+from tmatch.data.manifest import Chunk, Manifest, Shard, ShardSettings, Skipped
+from tmatch.data.progress import progress_bar
+from tmatch.data.shards import MANIFEST, NULL, Samples, is_complete, write_shard
+from tmatch.data.sources.source import Source
 from tmatch.files import write_text
-from tmatch.hub import PRECISIONS
-from tmatch.prepare.buffer import EncodeBuffer, Encoded, Image
+from tmatch.hub import ENCODER_DTYPES
+from tmatch.prepare.buffer import CroppedImage, EncodeBuffer, EncodedChunk
 from tmatch.prepare.records import Records
 
-T = TypeVar("T")
-OVERFLOW = "its latent overflows"
-TIMEOUT = 1800
-"""Seconds without a sign of life from other processes before they are given up."""
-
+OVERFLOW = "the latent overflows"
 AHEAD = 2**29
-"""Bytes of pixels that are read before they are needed, at most."""
+"""The maximum number of bytes of pixels that are read ahead."""
 
 
 class Preparation:
-    """Encodes a source into `out`; killed at any moment and started again, it ends with the same bytes.
+    """Encodes a source into the folder `out`; killed and restarted at any time, it writes the same bytes.
 
-    A chunk of rows is written as one shard for each size of its images, and then a record, by which it is known to be
-    done. Several processes may share the work: of `world`, the one of this `rank` takes every `world`-th chunk. When
-    all chunks are there the first process looks again at rows that were skipped by commands before this one, and makes
-    chunks with mended ones anew.
+    A chunk of rows becomes one shard per image size, and then a record, which marks the chunk as complete. Several
+    processes can share the work: of `world`, each takes every `world`-th chunk, and the one that finds all chunks
+    complete writes the manifest.
     """
 
     def __init__(
-        self, source: Source, out: Path, settings: Settings, autoencoder: PretrainedAutoencoder, text: PretrainedText
+        self,
+        source: Source,
+        out: Path,
+        settings: ShardSettings,
+        autoencoder: PretrainedAutoencoder,
+        text: PretrainedText,
     ) -> None:
         self.source = source
         self.out = out
@@ -58,71 +55,62 @@ class Preparation:
         self._listings: dict[int, str] = {}
         self._begun = False
 
-    def run(self, workers: int = 4, rank: int = 0, world: int = 1, progress: bool = False) -> Manifest | None:
-        """Make the chunks that are missing, and when all are there the manifest; only rank 0 has that to answer."""
+    def run(self, workers: int = 4, rank: int = 0, world: int = 1) -> Manifest | None:
+        """Encode the missing chunks of this process; None if chunks of other processes are still missing.
+
+        Rows that an earlier run skipped are read again, and their chunks encoded again if a row is now usable.
+        """
         if len(self.source) == 0:
-            raise ValueError(f"{self.source.name} lists no images.")
-        self.records.begin(self.settings, rank)
+            raise ValueError(f"{self.source.name} contains no images.")
+        self.records.begin(self.settings)
         mine, pool = range(rank, self.chunks, world), ThreadPoolExecutor(workers)
         try:
-            looked_at, doing = range(self.chunks) if rank == 0 else mine, f"{self.out} is being held against its source"
-            done = self._done(told(looked_at, doing, "chunks"))
-            before = dict(done)
-            with Progress(console=Console(stderr=True), disable=not progress) as bar:
-                missing = [number for number in mine if number not in done]
-                shown = bar.add_task("chunks", total=len(mine), completed=len(mine) - len(missing))
-                for number, chunk in self._made(missing, pool, workers):
-                    done[number] = chunk
-                    bar.advance(shown)
-            if rank > 0:
-                return None
-            self._wait(done)
-            done |= self._made(self._mended(before, pool), pool, workers)
+            before = self._complete(progress_bar(mine, "Checking chunks", len(mine)))
+            done = {**before, **self._encoded([k for k in mine if k not in before], pool, workers)}
+            done |= self._encoded(self._fixed(before, pool), pool, workers)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # what is being read for later is not waited for
-        return self._finish([done[number] for number in range(self.chunks)])
+            pool.shutdown(wait=False, cancel_futures=True)  # without waiting for what is read ahead
+        return self._finish(done)
 
     @property
     def chunks(self) -> int:
-        """How many there are."""
+        """The number of chunks."""
         return -(-len(self.source) // self.settings.chunk)
-
-    @property
-    def digest(self) -> str:
-        """Of the settings."""
-        return self.settings.digest()
 
     def _rows(self, number: int) -> range:
         first = number * self.settings.chunk
         return range(first, min(first + self.settings.chunk, len(self.source)))
 
     def _listed(self, number: int) -> str:
-        """What the source lists for a chunk, as it was when that was first asked for."""
+        """The digest of a chunk's listing, when first computed."""
         if number not in self._listings:
             self._listings[number] = self.source.listed(self._rows(number))
         return self._listings[number]
 
-    def _made(self, numbers: Sequence[int], pool: ThreadPoolExecutor, workers: int) -> Iterator[tuple[int, Chunk]]:
-        """Make some chunks, one after the other, and say so when they are written."""
-        if numbers:  # what is about to change is not vouched for
-            (self.out / MANIFEST).unlink(missing_ok=True)
-        size, least = self.settings.crop.size, self.settings.batch + workers
-        images = self._images(numbers, pool, max(least, min(self.settings.chunk, AHEAD // (3 * size**2))))
-        with ThreadPoolExecutor(1) as writer:  # of one chunk, while the next is encoded; it is waited for at the end
-            writing: Future[tuple[int, Chunk]] | None = None
+    def _encoded(self, numbers: Sequence[int], pool: ThreadPoolExecutor, workers: int) -> dict[int, Chunk]:
+        """Encode and write some chunks; one is written while the next is encoded."""
+        size, least = self.settings.crop.size, self.settings.batch_size + workers
+        ahead = max(least, min(self.settings.chunk, AHEAD // (3 * size**2)))
+        images = progress_bar(
+            self._images(numbers, pool, ahead), "Encoding images", sum(len(self._rows(number)) for number in numbers)
+        )
+        done: dict[int, Chunk] = {}
+        with closing(images), ThreadPoolExecutor(1) as writer:
+            writing: Future[None] | None = None
             for number in numbers:
                 encoded = self.encode(islice(images, len(self._rows(number))))
                 if writing is not None:
-                    yield writing.result()
-                writing, self._begun = writer.submit(self._written, number, encoded), True
+                    writing.result()
+                writing, self._begun = writer.submit(self._write, number, encoded, done), True
             if writing is not None:
-                yield writing.result()
+                writing.result()
+        return done
 
-    def _images(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[Image | Skipped]:
-        """The images of some chunks in order; while some are encoded the next are read, `most` of them at a time."""
-        ahead: deque[Future[Image | Skipped]] = deque()
+    def _images(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[CroppedImage | Skipped]:
+        """The images of some chunks in order, at most `most` of them read ahead."""
+        ahead: deque[Future[CroppedImage | Skipped]] = deque()
         for number in numbers:
-            self._listed(number)  # before its rows are read, so that the next command sees what changes meanwhile
+            self._listed(number)  # before its rows are read, so that the next run notices a change in between
             for row in self._rows(number):
                 ahead.append(pool.submit(self.image, row))
                 if len(ahead) == most:
@@ -130,170 +118,152 @@ class Preparation:
         while ahead:
             yield ahead.popleft().result()
 
-    def image(self, row: int) -> Image | Skipped:
-        """Read a row, and cut its image to size."""
+    def image(self, row: int) -> CroppedImage | Skipped:
+        """Read a row and crop its image."""
         key, crop = self.source.key(row), self.settings.crop
         try:
             read = self.source.read(row)
             key = read.key
             image = read_image(BytesIO(read.image), at_least=max(2 * max(map(max, crop.sizes)), crop.smallest))
-            cut = pixels(image, *crop.choose(image))
-        except ValueError as error:  # of one row, which must not end the run
+            cropped = center_crop_pixels(image, *crop.choose(image))
+        except ValueError as error:
             return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
-        return Image(row, cut, read.captions)
+        return CroppedImage(row, cropped, read.captions)
 
-    def encode(self, images: Iterable[Image | Skipped]) -> Encoded:
-        """The latents and texts of a chunk."""
+    def encode(self, images: Iterable[CroppedImage | Skipped]) -> EncodedChunk:
+        """The latents and text embeddings of a chunk."""
         sizes: dict[Size, EncodeBuffer] = {}
         samples, skipped, cut = dict[Size, Samples](), list[Skipped](), 0
         for one in images:
-            self.records.heartbeat()
             if isinstance(one, Skipped):
                 skipped.append(one)
             else:
                 size = (one.pixels.shape[1], one.pixels.shape[2])
-                sizes.setdefault(size, EncodeBuffer(self._latents, self.settings.batch)).add(one)
-        for size, batches in sorted(sizes.items(), key=lambda item: item[0]):
-            latents = batches.latents()
-            good = latents.isfinite().flatten(1).all(1).tolist()
-            kept = [row for row, fine in zip(batches.rows, good, strict=True) if fine]
-            skipped += [self._overflown(row) for (row, _), fine in zip(batches.rows, good, strict=True) if not fine]
+                sizes.setdefault(size, EncodeBuffer(self._latents, self.settings.batch_size)).add(one)
+        for size, buffer in sorted(sizes.items(), key=lambda item: item[0]):
+            latents = buffer.latents()
+            finite = latents.isfinite().flatten(1).all(1).tolist()
+            kept = [row for row, fine in zip(buffer.rows, finite, strict=True) if fine]
+            skipped += [self._overflown(row) for (row, _), fine in zip(buffer.rows, finite, strict=True) if not fine]
             if kept:
-                whole = latents[torch.tensor(good)]
-                whole = whole if self.autoencoder.codes is None else whole.int()
+                latents = latents[torch.tensor(finite)]
+                latents = latents if self.settings.autoencoder.codebook_size is None else latents.int()
                 conditions, longer = self._conditions([texts for _, texts in kept])
-                samples[size] = Samples.join(whole, conditions, [row for row, _ in kept])
+                samples[size] = Samples.join(latents, conditions, [row for row, _ in kept])
                 cut += longer
-        return Encoded(samples, sorted(skipped, key=lambda one: one.row), cut)
+        return EncodedChunk(samples, sorted(skipped, key=lambda one: one.row), cut)
 
     def _overflown(self, row: int) -> Skipped:
-        reason = f"{OVERFLOW}; --precision float32 and --dtype float32 hold the most"
+        reason = f"{OVERFLOW}; --precision float32 and --dtype float32 have the largest range"
         return Skipped(row=row, key=_printable(self.source.key(row)), reason=reason)
 
     def _latents(self, images: Tensor) -> Tensor:
-        """As they are written; codes, which are not finite where the network overflows, as numbers still."""
-        with self._fitting(self.autoencoder.name, len(images), "images"):
+        """Latents in the dtype of the shards; codes stay floating-point, so that an overflow shows."""
+        with self._explain_out_of_memory(self.autoencoder.name, len(images), "images"):
             latents = self.autoencoder.encode(images.to(self.device).float() / 255).cpu()
-        return latents if self.autoencoder.codes is not None else latents.to(PRECISIONS[self.settings.dtype])
+        continuous = self.settings.autoencoder.codebook_size is None
+        return latents.to(ENCODER_DTYPES[self.settings.dtype]) if continuous else latents
 
     def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> tuple[list[list[Tensor]], int]:
-        """The tokens of every caption of every image, and how many captions are longer than what is read.
+        """The tokens of every caption of every image, and the number of truncated captions.
 
-        Those of like length are encoded together, to pad little.
+        Captions of similar length are encoded together, to save padding.
         """
         captions = [caption for texts in captions_of for caption in texts]
         lengths, tokens = self.text.lengths(captions), dict[int, Tensor]()
-        for part in _parts(sorted(range(len(captions)), key=lengths.__getitem__), self.settings.batch):
-            with self._fitting(self.text.name, len(part), "captions"):
+        order, size = sorted(range(len(captions)), key=lengths.__getitem__), self.settings.batch_size
+        for part in (order[first : first + size] for first in range(0, len(order), size)):
+            with self._explain_out_of_memory(self.text.name, len(part), "captions"):
                 condition = self.text([captions[k] for k in part])
-                encoded, mask = self._held(condition.tokens), condition.mask.cpu()
-            self.records.heartbeat()
-            tokens |= {k: row[there] for k, row, there in zip(part, encoded, mask, strict=True)}
+                encoded, mask = self._in_dtype(condition.tokens), condition.mask.cpu()
+            tokens |= {k: row[valid] for k, row, valid in zip(part, encoded, mask, strict=True)}
         rest = (tokens[k] for k in range(len(captions)))
-        longer = sum(length > self.text.longest for length in lengths)
+        longer = sum(length > self.settings.text.max_length for length in lengths)
         return [[next(rest) for _ in texts] for texts in captions_of], longer
 
-    def _held(self, tokens: Tensor) -> Tensor:
-        """Tokens as they are written; what a text encoder cannot compute, or shards cannot hold, is refused."""
-        locked = tokens.to(PRECISIONS[self.settings.dtype]).cpu()
-        if locked.isfinite().all():
-            return locked
+    def _in_dtype(self, tokens: Tensor) -> Tensor:
+        """Tokens in the dtype of the shards; raises if the text encoder or that dtype overflows."""
+        converted = tokens.to(ENCODER_DTYPES[self.settings.dtype]).cpu()
+        if converted.isfinite().all():
+            return converted
         name, precision = self.text.name, self.text.precision
         if tokens.isfinite().all():
             advice = self._advice("--dtype float32")
-            raise ValueError(f"{name} makes values too large for {self.settings.dtype}; {advice}.")
-        advice = "take another one" if precision == "float32" else self._advice("--text-precision float32")
+            raise ValueError(f"The outputs of {name} are too large for {self.settings.dtype}; {advice}.")
+        advice = "use another one" if precision == "float32" else self._advice("--text-precision float32")
         raise ValueError(f"{name} overflows in {precision}; {advice}.")
 
     @contextmanager
-    def _fitting(self, name: str, many: int, what: str) -> Iterator[None]:
-        """Say what to do where a device has too little memory."""
+    def _explain_out_of_memory(self, name: str, count: int, what: str) -> Iterator[None]:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            advice = self._advice("a smaller --batch" if self.settings.batch > 1 else "--device cpu")
-            raise ValueError(f"{name} does not fit in memory with {many} {what} at once; {advice}.") from error
+            advice = self._advice("a smaller --batch-size" if self.settings.batch_size > 1 else "--device cpu")
+            raise ValueError(f"{name} runs out of memory with {count} {what} per batch; {advice}.") from error
 
     def _advice(self, option: str) -> str:
-        """To give an option; chunks that were made without it stay as they are."""
-        return f"give {option}{' and a new folder' if self._begun or self.records else ''}"
+        """To set an option, which needs a new folder once a chunk is complete."""
+        return f"set {option}{' and use a new folder' if self._begun or self.records else ''}"
 
-    def _written(self, number: int, encoded: Encoded) -> tuple[int, Chunk]:
-        """Write the shards of a chunk, and then its record."""
+    def _write(self, number: int, encoded: EncodedChunk, done: dict[int, Chunk]) -> None:
+        """Write the shards of a chunk, then its record."""
         self.records.forget(number)
         shards = []
         for (height, width), samples in encoded.samples.items():
             file = f"{number:06d}-{height}x{width}.safetensors"
-            checksum = write(self.out / file, samples.tensors())
+            checksum = write_shard(self.out / file, samples.tensors())
             size = (samples.latents.shape[2], samples.latents.shape[3])
             shards.append(Shard(file=file, samples=len(samples), size=size, sha256=checksum))
-        chunk = Chunk(
-            settings=self.digest,
+        done[number] = Chunk(
             listed=self._listed(number),
             shards=tuple(shards),
             skipped=tuple(encoded.skipped),
             captions=sum(len(samples.text_ends) for samples in encoded.samples.values()),
             captions_cut=encoded.captions_cut,
         )
-        self.records.write(number, chunk)
-        return number, chunk
+        self.records.write(number, done[number])
 
-    def _done(self, numbers: Iterable[int]) -> dict[int, Chunk]:
-        """Those of some chunks that are there, whole, and of the rows as the source lists them."""
-        done = {}
-        for number in numbers:
-            chunk = self.records.read(number)
-            if chunk is None or chunk.settings not in ("", self.digest):
-                continue
-            same = chunk.listed in ("", self._listed(number))
-            if same and all(is_whole(self.out / shard.file) for shard in chunk.shards):
-                done[number] = chunk
-        return done
+    def _complete(self, numbers: Iterable[int]) -> dict[int, Chunk]:
+        """Those of some chunks that are complete and match the source."""
+        return {
+            number: chunk
+            for number in numbers
+            if (chunk := self.records.read(number)) is not None
+            and all(is_complete(self.out / shard.file) for shard in chunk.shards)
+            and chunk.listed == self._listed(number)
+        }
 
-    def _mended(self, chunks: dict[int, Chunk], pool: ThreadPoolExecutor) -> list[int]:
-        """Chunks of which a row that was skipped can be used now."""
-        mended = []
+    def _fixed(self, chunks: dict[int, Chunk], pool: ThreadPoolExecutor) -> list[int]:
+        """Chunks with a skipped row that has become usable."""
+        fixed = []
         for number, chunk in chunks.items():
             rows = [one.row for one in chunk.skipped if not one.reason.startswith(OVERFLOW)]
-            if any(isinstance(one, Image) for one in pool.map(self.image, rows)):
-                mended.append(number)
-        return mended
+            if any(isinstance(one, CroppedImage) for one in pool.map(self.image, rows)):
+                fixed.append(number)
+        return fixed
 
-    def _wait(self, done: dict[int, Chunk]) -> None:
-        """Until every chunk is there: other processes may be at work on some."""
-        sign, since = 0, time.monotonic()
-        while missing := [number for number in range(self.chunks) if number not in done]:
-            if found := self._done(missing):
-                done |= found
-                continue
-            if sign != (sign := self.records.changed()):
-                since = time.monotonic()
-            if time.monotonic() - since > TIMEOUT:
-                raise ValueError(
-                    f"{len(missing)} of {self.chunks} chunks are not there, and nothing was encoded for "
-                    f"{TIMEOUT // 60} minutes: another process has stopped. The same command goes on."
-                )
-            time.sleep(1)
-
-    def _finish(self, chunks: Sequence[Chunk]) -> Manifest:
-        """The manifest of all chunks, the rows that were skipped, and the empty caption."""
-        null = self.text.null()
-        checksum = write(
-            self.out / NULL, {"text": null.tokens[0][null.mask[0]].to(PRECISIONS[self.settings.dtype]).cpu()}
-        )
-        skipped = [one.model_dump_json() for chunk in chunks for one in chunk.skipped]
-        write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))
-        if not any(chunk.shards for chunk in chunks):
-            raise ValueError(f"No row of {self.source.name} can be used; {self.out / 'skipped.jsonl'} says why.")
-        manifest = Manifest.of(self.settings, chunks, checksum)
-        write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
-        return manifest
+    def _finish(self, done: dict[int, Chunk]) -> Manifest | None:
+        """Write the manifest, the skipped rows and the empty caption, once all chunks are complete."""
+        with self.records.lock():
+            others = [number for number in range(self.chunks) if number not in done]
+            if not all(map(self.records.exists, others)):
+                return None
+            done |= self._complete(others)
+            if len(done) < self.chunks:
+                return None
+            chunks = [done[number] for number in range(self.chunks)]
+            null = self.text([self.text.null])
+            tokens = null.tokens[0][null.mask[0]].to(ENCODER_DTYPES[self.settings.dtype]).cpu()
+            checksum = write_shard(self.out / NULL, {"text": tokens})
+            skipped = [one.model_dump_json() for chunk in chunks for one in chunk.skipped]
+            write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))
+            if not any(chunk.shards for chunk in chunks):
+                raise ValueError(f"No row of {self.source.name} can be used; see {self.out / 'skipped.jsonl'}.")
+            manifest = Manifest.of(self.settings, chunks, checksum)
+            write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+            return manifest
 
 
 def _printable(text: str) -> str:
-    """A text that any file can hold."""
+    """A string that can be encoded as UTF-8."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[first : first + size] for first in range(0, len(items), size))

@@ -1,17 +1,22 @@
-"""Recipes: functions that return everything a run needs to know, and the models that runs leave behind."""
+"""Recipes: functions that return the whole configuration of a run."""
 
-from tmatch.recipes.table import RECIPES, Recipe
-from tmatch.runs.autoencoder import AutoencoderRecipe, committed_autoencoder, shapes_autoencoder
-from tmatch.runs.generator import GeneratorRecipe
-from tmatch.runs.load import MODELS, load_model
+from collections.abc import Callable
 
-__all__ = [
-    "MODELS",
-    "RECIPES",
-    "AutoencoderRecipe",
-    "GeneratorRecipe",
-    "Recipe",
-    "committed_autoencoder",
-    "load_model",
-    "shapes_autoencoder",
-]
+from tmatch.recipes.own import FOLDER_RECIPES, SHARDS_RECIPES
+from tmatch.recipes.paper import PAPER_RECIPES, SIZE_RECIPES
+from tmatch.recipes.shapes import SHAPES_RECIPES
+from tmatch.runs import AutoencoderRun, RunConfig
+
+GROUPS = {
+    "shapes": SHAPES_RECIPES,
+    "folder": FOLDER_RECIPES,
+    "shards": SHARDS_RECIPES,
+    "sizes": SIZE_RECIPES,
+    "paper": PAPER_RECIPES,
+}
+RECIPES: dict[str, Callable[[], RunConfig | AutoencoderRun]] = {
+    name: recipe for group in GROUPS.values() for name, recipe in group.items()
+}
+"""A function for each name."""
+
+__all__ = ["GROUPS", "RECIPES"]

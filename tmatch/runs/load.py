@@ -1,8 +1,7 @@
-"""Trained models: those that come with the package, and those that runs leave behind."""
+"""Trained models: those that ship with the package, and those that runs write."""
 
 import json
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,86 +10,81 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tmatch.hub import HubOptions, download
-from tmatch.runs.generator import About, GeneratorRecipe
-from tmatch.runs.settings import Data
-from tmatch.migrate import migrate_settings, migrate_weight_name
-from tmatch.runs.shards import AboutShards, ShardRecipe
-from tmatch.runs.finetune import merge_lora
+from tmatch.codec import Patchify
+from tmatch.config import did_you_mean
 from tmatch.generation import TextToImage
+from tmatch.hub import HubOptions, download
+from tmatch.migrate import migrate_model, migrate_weight_name
+from tmatch.model import Model
+from tmatch.rng import seeded_init
+from tmatch.runs.config import ModelConfig
+from tmatch.runs.lora import merge_lora
 from tmatch.train import checkpoint
 
 _PACKAGE = Path(str(files("tmatch"))) / "weights"
 HUB = "hf:"
-"""What the name of a model on the hub begins with."""
+"""Prefix of the name of a model on the hub."""
 MODELS = tuple(sorted(folder.parent.name for folder in _PACKAGE.glob("*/model.json")))
-"""The models that come with the package."""
+"""The models that ship with the package."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, what it says of itself, and where it is."""
+    """A model, its configuration, and its folder."""
 
     pipeline: TextToImage
-    about: About | AboutShards
+    config: ModelConfig
     folder: Path
 
 
-def load_model(name: str) -> tuple[TextToImage, GeneratorRecipe[Data] | ShardRecipe]:
-    """A model by the name of one that comes with the package or by the folder of a run, and the recipe that made it.
+def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
+    """Load a model by the name of a shipped one, by the folder of a run, or by `hf:owner/name`.
 
-    The averaged weights: those of the finished run, or of its newest checkpoint while it goes on. A model of the hub is
-    named `hf:owner/name`; of it only JSON, text and safetensors are read.
+    The weights are the averaged ones: those of the finished run, or of the newest checkpoint of an unfinished one. From
+    the hub, only JSON, text and safetensors files are read.
     """
-    opened = open_model(name)
-    return opened.pipeline, opened.about.recipe
-
-
-def open_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
-    """As `load_model`, with all there is to know; encoders of the hub are asked for by that `hub`."""
-    folder, about, weights = read_model(name)
-    pipeline = about.pipeline(folder, hub)
+    folder, config, weights = read_model(name)
+    with seeded_init(config.run.train.seed):
+        conditioner = config.encoders.conditioner(folder, hub)
+        model = build_network(config, folder)
+    codec = config.encoders.codec(Patchify(config.run.patch), folder, hub)
+    pipeline = TextToImage(model, conditioner, codec, config.shape, config.grids)
     try:
         pipeline.trained().load_state_dict(weights)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
-        raise ValueError(
-            f"{_weights_in(folder)} is of another architecture than its model.json says: {reason}"
-        ) from error
-    return LoadedModel(pipeline.requires_grad_(False).eval(), about, folder)
+        raise ValueError(f"The weights in {_weights_in(folder)} do not fit its model.json: {reason}") from error
+    return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder)
 
 
-def about_model(name: str) -> tuple[Path, About | AboutShards]:
-    """Where a model is, and what it says of itself; its weights are not read."""
+def build_network(config: ModelConfig, folder: Path) -> Model:
+    """The generator alone, without its weights."""
+    encoders = config.encoders
+    return config.run.network(config.shape, encoders.condition_width, encoders.codebook_size(folder))
+
+
+def read_config(name: str) -> tuple[Path, ModelConfig]:
+    """The folder of a model and its configuration; the weights are not read."""
     folder = _folder(name)
+    file = folder / "model.json"
     try:
-        return folder, _about((folder / "model.json").read_bytes())
+        return folder, ModelConfig.model_validate_json(json.dumps(migrate_model(json.loads(file.read_bytes()))))
     except ValidationError as error:
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
-        raise ValueError(f"{folder / 'model.json'} does not describe a model of this version ({reason}).") from error
+        raise ValueError(f"{file} does not describe a model of this version ({reason}).") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file} does not describe a model ({error}).") from error
 
 
-def read_model(name: str) -> tuple[Path, About | AboutShards, dict[str, Tensor]]:
-    """As `about_model`, and its averaged weights; nothing is built, nor an encoder opened."""
-    folder, about = about_model(name)
+def read_model(name: str) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
+    """As `read_config`, with the averaged weights; no network is built."""
+    folder, config = read_config(name)
     file = _weights_in(folder)
     try:
         tensors = checkpoint.load(file, "ema") if file.is_dir() else load_file(file)
-        return folder, about, {migrate_weight_name(name): tensor.float() for name, tensor in merge_lora(tensors).items()}
+        return folder, config, {migrate_weight_name(key): x.float() for key, x in merge_lora(tensors).items()}
     except (SafetensorError, RuntimeError, KeyError) as error:
-        raise ValueError(f"{file} is damaged ({error}); copy it again, or train it anew.") from error
-
-
-def _about(text: bytes) -> About | AboutShards:
-    """What model.json says; that of a model of shards names its text encoder."""
-    shards = False
-    try:
-        found = json.loads(text)
-        shards = "text" in found
-        text = json.dumps({**found, "recipe": migrate_settings(found["recipe"])}).encode()
-    except (ValueError, TypeError, KeyError, AttributeError):  # it is not JSON, or no object: the validation says so
-        pass
-    return (AboutShards if shards else About).model_validate_json(text)
+        raise ValueError(f"{file} is damaged ({error}); copy it again or train the model again.") from error
 
 
 def _folder(name: str) -> Path:
@@ -102,21 +96,13 @@ def _folder(name: str) -> Path:
     if (folder / "model.json").is_file():
         return folder
     if folder.exists():
-        raise ValueError(f"{folder} is not a trained model: it has no model.json; give the folder of a run.")
-    meant = get_close_matches(name, MODELS, n=1)
-    hint = f" (did you mean '{meant[0]}'?)" if meant else ""
-    raise ValueError(
-        f"There is no model '{name}'{hint}; give the folder of a run, {HUB}owner/name of the hub, or one of "
-        f"{', '.join(MODELS)}."
-    )
-
-
-def weights_of(name: str) -> Path:
-    """The file of a model's averaged weights; or a checkpoint, where several processes wrote it together."""
-    return _weights_in(_folder(name))
+        raise ValueError(f"{folder} is not a trained model, since it has no model.json; give the folder of a run.")
+    choices = f"the folder of a run, {HUB}owner/name for a model on the hub, or one of {', '.join(MODELS)}"
+    raise ValueError(f"There is no model '{name}'{did_you_mean(name, MODELS)}; give {choices}.")
 
 
 def _weights_in(folder: Path) -> Path:
+    """The file of the averaged weights, or a checkpoint in several parts."""
     if (folder / "model.safetensors").is_file():
         return folder / "model.safetensors"
     newest = checkpoint.latest(folder)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tmatch.extras import needs_extra
 from tmatch.solver.base import Solver, Velocity
 from tmatch.tensors import State
 
@@ -21,9 +22,7 @@ class Adaptive(Solver):
     atol: float = 1e-4
 
     def solve(self, velocity: Velocity, y: State) -> State:
-        try:
+        with needs_extra("An adaptive solver", "ode"):
             from torchdiffeq import odeint
-        except ImportError as error:
-            raise ImportError("Adaptive solvers need torchdiffeq: pip install 'tmatch[ode]'.") from error
         span = torch.tensor([0.0, 1.0], device=y.device, dtype=y.dtype)
         return odeint(velocity, y, span, method=self.method, rtol=self.rtol, atol=self.atol)[-1]

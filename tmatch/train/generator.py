@@ -1,54 +1,18 @@
 """A generator as a training task: captioned states, with caption dropout for classifier-free guidance."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tmatch.conditioning import Conditioner
-from tmatch.data import InMemory
+from tmatch.data.batches import BatchSource, Captioned
 from tmatch.model import Model
 from tmatch.rng import RandomStreams
-from tmatch.tensors import State
 from tmatch.train.trainer import Task
 
 VALIDATION_TIMES = (0.1, 0.3, 0.5, 0.7, 0.9)
 VALIDATION_BATCH_SIZE = 32
-
-
-class BatchSource(ABC):
-    """Captioned states in batches that depend on (seed, step) alone."""
-
-    seed: int
-
-    @abstractmethod
-    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Any]]:
-        """Return one of `parts` equal parts of a step's batch of `size`: states, and inputs of the conditioner."""
-
-
-@dataclass(frozen=True)
-class Captioned(BatchSource):
-    """States and their captions, in memory."""
-
-    data: InMemory
-    captions: Sequence[Any]
-
-    def __post_init__(self) -> None:
-        if len(self.captions) != len(self.data):
-            raise ValueError(
-                f"There are {len(self.captions)} captions for {len(self.data)} states; each state needs one."
-            )
-
-    @property
-    def seed(self) -> int:  # type: ignore[override]
-        return self.data.seed
-
-    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Any]]:
-        chosen = self.data.indices(step, size).tensor_split(parts)[part]
-        return self.data.x[chosen], [self.captions[k] for k in chosen.tolist()]
 
 
 class GeneratorTask(Task):
@@ -78,7 +42,7 @@ class GeneratorTask(Task):
         rng = RandomStreams.derive(self.training_set.seed, step, indices)
         dropped = (rng.uniform() < self.caption_dropout).tolist()  # on the CPU: the host does not wait for a GPU
         rng = rng.to(x.device)
-        inputs = [self.encoder.empty if drop else text for text, drop in zip(captions, dropped, strict=True)]
+        inputs = [self.encoder.null if drop else text for text, drop in zip(captions, dropped, strict=True)]
         return self.model.loss(x, rng, self.encoder(inputs)).mean()
 
     @torch.no_grad()

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from tmatch.data.images import save_image
+from tmatch.extras import needs_extra
 from tmatch.files import write_text
 
 REPORT_SECONDS = 60
@@ -149,10 +150,6 @@ class SilentMonitor(Monitor):
 
 
 def _board(folder: Path, step: int) -> Any:  # noqa: ANN401
-    try:
+    with needs_extra("TensorBoard logging", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ValueError(
-            "TensorBoard is not installed: pip install tensorboard, or leave out train.tensorboard."
-        ) from error
     return SummaryWriter(str(folder), purge_step=step + 1)

@@ -1,4 +1,4 @@
-"""Where images and captions come from: one reader for each layout."""
+"""Sources of captioned images, one reader per layout."""
 
 from tmatch.data.sources.naming import open_source
 from tmatch.data.sources.source import Source

@@ -1,85 +1,95 @@
-"""Images and captions in tars, in WebDataset's layout."""
+"""Images and captions in tar files, in the layout of WebDataset."""
 
 import io
 import posixpath
-import re
 import tarfile
-from array import array
-from bisect import bisect
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, groupby
 from pathlib import Path
-from typing import Self
 
-from tmatch.data.sources.source import PICTURES, Row, Source, Unusable, decoded, digest, only, parsed, texts, told
+from tmatch.data.progress import progress_bar
+from tmatch.data.sources.source import (
+    IMAGE_SUFFIXES,
+    Row,
+    Source,
+    Unusable,
+    as_captions,
+    decode_caption,
+    parse_json,
+    row_digest,
+    single_image,
+)
 
-Places = dict[str, tuple[int, int]]
-"""Where members begin and how long they are, by suffix."""
+Extents = dict[str, tuple[int, int]]
+"""The offset and the size of each member of a sample, by suffix."""
 CAPTIONS = (".txt", ".json")
 REST = "(the rest)"
-"""What stands for all that follows in a damaged tar."""
-PLAIN = re.compile(rb"([0-7]{11})[ \0].{12}([0-7]{6})[ \0]{2}[0\0]", re.DOTALL)
-"""From the 125th byte of a plain file's header: its size, its time, the checksum and the kind."""
-NOWHERE = (0, -1)
-"""The place of a link to what is not in the tar before it."""
+"""The key of the row that stands for the unreadable rest of a damaged tar file."""
+DANGLING = (0, -1)
+"""The extent of a link to a file that is not in the tar file before it."""
 
 
 class TarSource(Source):
-    """Tars in WebDataset's layout: members of one name, an image, and a .txt or a .json that has the caption.
+    """WebDataset tar files: an image and a .txt or .json file of the same name form a sample.
 
-    A `column` other than text is one of the .json, and then the .txt is not read.
+    With a `column` other than text, captions are read from that key of the .json, and the .txt is ignored. A row is
+    one string, to save memory: the number of its tar file, its name, and suffix, offset and size of each member.
     """
 
     def __init__(self, name: str, files: Sequence[Path], column: str = "text") -> None:
         self.name = name
         self.files = list(files)
         self.column = column
-        self.rows = TarRows()
-        for number, file in enumerate(told(self.files, f"{name} is being listed", "tars")):
-            for key, parts in _members(file).items():
-                self.rows.append(number, key, parts)
+        self.rows = [
+            "\0".join((str(number), key, *(f"{suffix} {offset} {size}" for suffix, (offset, size) in parts.items())))
+            for number, file in enumerate(progress_bar(self.files, f"Listing {name}"))
+            for key, parts in _members(file).items()
+        ]
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def row(self, index: int) -> tuple[int, str, Extents]:
+        """The number of a row's tar file, its name, and its members."""
+        number, key, *members = self.rows[index].split("\0")
+        parts = (member.rsplit(" ", 2) for member in members)
+        return int(number), key, {suffix: (int(offset), int(size)) for suffix, offset, size in parts}
+
     def key(self, index: int) -> str:
-        number, key, _ = self.rows[index]
+        number, key, _ = self.row(index)
         return f"{self.files[number].name}/{key}"
 
     def listed(self, rows: range) -> str:
-        some = [self.rows[k] for k in rows]
+        some = [self.row(k) for k in rows]
         names = ((key, [(suffix, size) for suffix, (_, size) in parts.items()]) for _, key, parts in some)
-        return digest(chain([self.column], names, self._captions(some)))
+        return row_digest(chain([self.column], names, self._captions(some)))
 
     def read(self, index: int) -> Row:
-        number, key, parts = self.rows[index]
+        number, key, parts = self.row(index)
         if key == REST:
-            raise Unusable("the tar is cut or damaged from here on: fetch it again, and give a new folder")
-        if not (images := [suffix for suffix in PICTURES if suffix in parts]):
-            there = " and ".join(filter(None, sorted(parts))) or "what has no suffix"
-            raise Unusable(f"it has no image, only {there}")
-        image = only(images)
+            raise Unusable("the tar file is truncated or damaged from here on; replace it and use a new output folder")
+        if not (images := [suffix for suffix in IMAGE_SUFFIXES if suffix in parts]):
+            found = " and ".join(filter(None, sorted(parts))) or "a file without suffix"
+            raise Unusable(f"no image, only {found}")
+        image = single_image(images)
         with self.files[number].open("rb") as file:
             read = {suffix: _bytes(file, *parts[suffix]) for suffix in (image, *CAPTIONS) if suffix in parts}
         return Row(self.key(index), read[image], self._texts(read))
 
     def _texts(self, read: dict[str, bytes]) -> tuple[str, ...]:
-        """The captions of a row: of its .txt, or of its .json, where alone a column that is asked for may stand."""
+        """The captions of a row, from its .txt or its .json."""
         if ".txt" in read and self.column == "text":
-            return texts(decoded(read[".txt"]))
+            return as_captions(decode_caption(read[".txt"]))
         if ".json" not in read:
-            raise Unusable(
-                "it has no .txt or .json with a caption"
-                if self.column == "text"
-                else f"it has no .json with a '{self.column}', the --text-column"
-            )
-        row = parsed(read[".json"])
+            kinds = ".txt or .json" if self.column == "text" else f".json with a '{self.column}' (--text-column)"
+            raise Unusable(f"no caption: no {kinds}")
+        row = parse_json(read[".json"])
         if self.column not in row:
-            raise Unusable(f"its .json has no '{self.column}'; --text-column names another")
-        return texts(row[self.column])
+            raise Unusable(f"the .json has no '{self.column}'; set --text-column if captions have another key")
+        return as_captions(row[self.column])
 
-    def _captions(self, some: Sequence[tuple[int, str, Places]]) -> Iterator[bytes]:
-        """As they are in the tars, as far as these go."""
+    def _captions(self, some: Sequence[tuple[int, str, Extents]]) -> Iterator[bytes]:
+        """The raw captions of some rows."""
         for number, rows in groupby(some, key=lambda row: row[0]):
             with self.files[number].open("rb") as file:
                 for _, _, parts in rows:
@@ -88,110 +98,63 @@ class TarSource(Source):
                         yield file.read(max(size, 0))
 
 
-class TarRows:
-    """The number of a tar, a name, and where the members of that name are; in arrays, for there are millions."""
-
-    def __init__(self) -> None:
-        self._firsts: list[int] = []  # rows, by tar
-        self._keys: list[str] = []
-        self._suffixes: list[tuple[str, ...]] = []  # few of them, which are shared
-        self._shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._begins = array("q")  # by row, in the numbers
-        self._numbers = array("q")  # an offset and a size, by member
-
-    def append(self, tar: int, key: str, parts: Places) -> None:
-        """Add a row, of the last tar or of a later one."""
-        self._firsts += [len(self)] * (tar + 1 - len(self._firsts))
-        self._keys.append(key)
-        suffixes = tuple(parts)
-        self._suffixes.append(self._shared.setdefault(suffixes, suffixes))
-        self._begins.append(len(self._numbers))
-        for place in parts.values():
-            self._numbers.extend(place)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __getitem__(self, index: int) -> tuple[int, str, Places]:
-        begin, suffixes = self._begins[index], self._suffixes[index]
-        numbers = self._numbers[begin : begin + 2 * len(suffixes)]
-        parts = dict(zip(suffixes, zip(numbers[::2], numbers[1::2], strict=True), strict=True))
-        return bisect(self._firsts, index) - 1, self._keys[index], parts
-
-    def __iter__(self) -> Iterator[tuple[int, str, Places]]:
-        return (self[index] for index in range(len(self)))
-
-
-def _members(file: Path) -> dict[str, Places]:
-    """The members of a tar by name and suffix: where each begins and how long it is."""
-    rows, places = _Samples(), dict[str, tuple[int, int]]()
+def _members(file: Path) -> dict[str, Extents]:
+    """The samples of a tar file: the extents of their members, by name and suffix."""
+    rows, extents = _Samples(), Extents()
     try:
-        with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:", tarinfo=_Member) as tar:
+        with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
             for member in tar:
-                tar.members.clear()  # type: ignore[attr-defined]  # which the library would hold
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
                 own = posixpath.normpath(member.name)
                 if member.isfile():
-                    places[own] = (member.offset_data, member.size)
+                    extents[own] = (member.offset_data, member.size)
                 elif member.islnk() or member.issym():
                     where = posixpath.dirname(own) if member.issym() else ""
                     target = posixpath.normpath(posixpath.join(where, member.linkname))
-                    places[own] = places.get(target, NOWHERE)
+                    extents[own] = extents.get(target, DANGLING)
                 else:
                     continue
                 head, _, name = member.name.rpartition("/")
                 stem, dot, suffix = name.partition(".")
-                rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), places[own])
-            whole.seek(tar.offset)
-            rest = iter(lambda: whole.read(2**20), b"")
-            ended = (first := next(rest, b""))[: tarfile.BLOCKSIZE] == bytes(tarfile.BLOCKSIZE)
-            ended = ended and not any(first) and not any(any(block) for block in rest)
+                rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), extents[own])
+            complete = _only_zeros(whole, tar.offset)
     except tarfile.ReadError as error:
         if not rows:
-            raise ValueError(
-                f"{file} is not a tar, or an empty or compressed one ({error}); unpack it, fetch it again, or take it "
-                "out."
-            ) from error
-        ended = False
-    if not ended:  # the library takes any header it cannot read for the end, and any hole
+            raise ValueError(f"{file} is not an uncompressed tar file ({error}).") from error
+        complete = False
+    if not complete:  # tarfile takes an unreadable header for the end
         rows[REST] = {}
     return rows
 
 
-class _Member(tarfile.TarInfo):
-    """A member; of a plain file's header only what we need is read, which takes a third of the time."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        plain, name = PLAIN.match(buf, 124), bytes(buf[:100]).partition(b"\0")[0]
-        if plain is None or len(buf) != tarfile.BLOCKSIZE or buf[345] or name.endswith(b"/"):
-            return super().frombuf(buf, encoding, errors)
-        if int(plain[2], 8) != sum(buf) - sum(buf[148:156]) + 8 * ord(" "):
-            return super().frombuf(buf, encoding, errors)
-        member = cls(name.decode(encoding, errors))
-        member.size = int(plain[1], 8)
-        return member
+def _only_zeros(file: io.BufferedReader, offset: int) -> bool:
+    """Whether at least one block follows, and nothing but zeros: the end of a tar file."""
+    file.seek(offset)
+    first = file.read(tarfile.BLOCKSIZE)
+    rest = iter(lambda: file.read(2**20), b"")
+    return first == bytes(tarfile.BLOCKSIZE) and not any(any(block) for block in rest)
 
 
-class _Samples(dict[str, Places]):
-    """Members by name and suffix; one that comes again begins another sample, as its neighbours are of one image."""
+class _Samples(dict[str, Extents]):
+    """Members by name and suffix; a suffix that occurs again under one name starts a new sample."""
 
     def __init__(self) -> None:
         super().__init__()
         self.newest: dict[str, str] = {}
 
-    def put(self, name: str, suffix: str, place: tuple[int, int]) -> None:
-        """Give a member to the newest sample of its name, or to a new one."""
+    def put(self, name: str, suffix: str, extent: tuple[int, int]) -> None:
+        """Add a member to the newest sample of its name, or to a new one."""
         key = self.newest.setdefault(name, name)
         if suffix in self.get(key, {}):
             key = self.newest[name] = next(new for k in count(2) if (new := f"{name} ({k})") not in self)
-        self.setdefault(key, {})[suffix] = place
+        self.setdefault(key, {})[suffix] = extent
 
 
 def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
-    if (offset, size) == NOWHERE:
-        raise Unusable("it is a link to what is not in the tar before it")
+    if (offset, size) == DANGLING:
+        raise Unusable("a link to a file that is not in the tar file before it")
     file.seek(offset)
     found = file.read(size)
     if len(found) < size:
-        raise Unusable("the tar ends within it")
+        raise Unusable("the tar file is truncated here")
     return found

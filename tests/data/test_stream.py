@@ -1,4 +1,4 @@
-"""The order in which shards are trained on."""
+"""The order of samples in training on shards."""
 
 import json
 import multiprocessing
@@ -20,7 +20,7 @@ Process = multiprocessing.get_context("fork").Process
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
-def test_every_epoch_has_every_sample_once_in_an_order_of_its_own(window: int) -> None:
+def test_every_epoch_is_a_permutation_of_its_own(window: int) -> None:
     counts = [5, 1, 7, 3]
     order = Order(counts, seed=4, window=window)
     everything = {(shard, k) for shard, count in enumerate(counts) for k in range(count)}
@@ -34,7 +34,7 @@ def test_every_epoch_has_every_sample_once_in_an_order_of_its_own(window: int) -
     assert [order.at(k)[1] for k in range(16)] != [Order(counts, 5, window).at(k)[1] for k in range(16)]
 
 
-def test_few_shards_are_open_at_a_time() -> None:
+def test_few_shards_are_read_at_a_time() -> None:
     order = Order([10] * 20, seed=0, window=4)
     for first in range(0, 200, 40):
         assert len({order.at(k)[1][0] for k in range(first, first + 40)}) == 4
@@ -46,10 +46,10 @@ def share(rank: int, world: int) -> range:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_and_resumed_on_any_number_of_ranks_each_sample_is_seen_once_an_epoch(
+def test_resumed_on_any_number_of_ranks_each_sample_occurs_once_per_epoch(
     tmp_path: Path, ranks: int, workers: int
 ) -> None:
-    """Three epochs of 48 samples in batches of 6; runs are stopped at random steps, and go on from there."""
+    """Three epochs of 48 samples in batches of 6; runs stop at random steps and resume from there."""
     folder = shard_set(tmp_path, {(2, 2): [20, 1, 15, 12]})
     chance = random.Random(7 * ranks + workers)
     seen: list[list[int]] = []
@@ -71,9 +71,9 @@ def test_killed_and_resumed_on_any_number_of_ranks_each_sample_is_seen_once_an_e
         assert rows == Counter(range(48))
 
 
-def read_on(folder: Path, seen: Path, first: int, rank: int, world: int, workers: int) -> None:
-    """What a process of a run sees of each step, in a file of its own for each."""
-    torch.set_num_threads(1)  # those of the process it is a copy of are not there
+def read_steps(folder: Path, seen: Path, first: int, rank: int, world: int, workers: int) -> None:
+    """Write the rows that a process reads in each step to a file."""
+    torch.set_num_threads(1)  # a fork does not have the threads of its parent
     states = StreamedStates(folder, tm.Patchify((1, 1)), 3, workers=workers, rank=rank, world=world)
     for step in range(first, 3 * 48 // 6):
         rows = [int(row) for part in share(rank, world) for row in states.batch(step, 6, part, 6)[0][:, 0, 0, 0]]
@@ -84,15 +84,13 @@ def read_on(folder: Path, seen: Path, first: int, rank: int, world: int, workers
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_processes_that_are_killed_and_others_that_go_on_see_each_sample_once_an_epoch(
-    tmp_path: Path, workers: int
-) -> None:
-    """A step counts once all processes have taken it, as in training; what a killed run saw beyond is seen again."""
+def test_killed_and_resumed_processes_read_each_sample_once_per_epoch(tmp_path: Path, workers: int) -> None:
+    """A step counts once all processes have completed it, as in training; later steps are repeated."""
     folder, seen, chance = shard_set(tmp_path, {(2, 2): [20, 1, 15, 12]}), tmp_path / "seen", random.Random(workers)
     seen.mkdir()
     first, steps = 0, []
     for world in (2, 3, 1):
-        runs = [Process(target=read_on, args=(folder, seen, first, rank, world, workers)) for rank in range(world)]
+        runs = [Process(target=read_steps, args=(folder, seen, first, rank, world, workers)) for rank in range(world)]
         for run in runs:
             run.start()
         wanted = 24 if world == 1 else first + chance.randint(4, 8)
@@ -120,11 +118,11 @@ def test_processes_that_are_killed_and_others_that_go_on_see_each_sample_once_an
 SIZES = [(1, 4), (2, 2), (4, 1)]
 
 
-def test_sizes_take_turns_so_that_their_epochs_end_together(tmp_path: Path) -> None:
-    """24 samples in batches of 3: every eight steps have each of them once, whatever its size."""
+def test_the_epochs_of_all_sizes_end_together(tmp_path: Path) -> None:
+    """24 samples in batches of 3: every eight steps contain each sample once, whatever its size."""
     folder = shard_set(tmp_path, {(2, 2): [12], (1, 4): [3, 3], (4, 1): [6]})
     stream = Stream(ShardSet(folder), seed=1)
-    for epoch in range(600):  # more than a block of steps
+    for epoch in range(0, 600, 3):  # more than a block of steps
         steps = range(8 * epoch, 8 * (epoch + 1))
         places = [place for step in steps for place in stream.places(step, 3)]
         assert {at for at, _ in places} == {epoch}
@@ -133,11 +131,11 @@ def test_sizes_take_turns_so_that_their_epochs_end_together(tmp_path: Path) -> N
     assert {tuple(stream.batch(step, 3).latents.shape) for step in range(8)} == {(3, 1, *size) for size in SIZES}
 
 
-def test_sizes_that_batches_do_not_fill_stay_within_a_batch_of_their_shares(tmp_path: Path) -> None:
+def test_no_size_is_more_than_a_batch_off_its_share(tmp_path: Path) -> None:
     counts = dict(zip(SIZES, (5, 17, 9), strict=True))
     stream = Stream(ShardSet(shard_set(tmp_path, {size: [count] for size, count in counts.items()})))
     seen: dict[tuple[int, int], list[int]] = {size: [] for size in SIZES}
-    for step in range(5000):
+    for step in range(4500):
         for epoch, (shard, sample) in stream.places(step, 4):
             size = stream.shards.manifest.shards[shard].size
             assert epoch == len(seen[size]) // counts[size]
@@ -149,17 +147,17 @@ def test_sizes_that_batches_do_not_fill_stay_within_a_batch_of_their_shares(tmp_
         assert all(sorted(epoch) == list(range(count)) for epoch in epochs)
 
 
-def test_shards_that_are_not_there_are_missed_at_once(tmp_path: Path) -> None:
+def test_missing_shards_are_reported_at_once(tmp_path: Path) -> None:
     folder = shard_set(tmp_path, {(2, 2): [3, 3, 3]})
     (folder / "0006.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"1 of the 3 shards that .* lists are not there, 0006.safetensors among them"):
+    with pytest.raises(ValueError, match=r"1 of the 3 shards .* are missing, among them 0006.safetensors"):
         ShardSet(folder).require_files()
 
 
-def test_captions_take_turns(tmp_path: Path) -> None:
+def test_captions_are_used_in_turn(tmp_path: Path) -> None:
     stream = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [4]})), seed=0)
     lengths: dict[int, list[int]] = {}
-    for step in range(4):  # an epoch each
+    for step in range(4):  # one epoch each
         batch = stream.batch(step, 4)
         for row, caption in zip(batch.rows.tolist(), batch.captions, strict=True):
             lengths.setdefault(row, []).append(len(caption))
@@ -167,7 +165,7 @@ def test_captions_take_turns(tmp_path: Path) -> None:
     assert lengths == {0: [1, 1, 1, 1], 1: [1, 2, 1, 2], 2: [1, 1, 1, 1], 3: [1, 2, 1, 2]}
 
 
-def test_only_so_many_shards_are_open_and_each_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_shards_stay_open_and_each_is_verified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OPEN", 2)
     shards = ShardSet(shard_set(tmp_path, {(2, 2): [3, 3, 3]}))
     first = [shards.read(number).rows for number in (0, 1, 2)]
@@ -179,17 +177,17 @@ def test_only_so_many_shards_are_open_and_each_is_checked_once(tmp_path: Path, m
     assert not checked
 
 
-def test_a_batch_is_made_of_few_tensors(tmp_path: Path) -> None:
-    """Each takes a file descriptor on its way from a worker, of which a process may have a thousand."""
+def test_a_batch_consists_of_few_tensors(tmp_path: Path) -> None:
+    """Each needs a file descriptor to pass from a worker."""
     batch = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [64]})), seed=0).batch(0, 64)
     assert sum(isinstance(value, torch.Tensor) for value in vars(batch).values()) == 3
     assert all(not isinstance(value, list) or isinstance(value[0], int) for value in vars(batch).values())
 
 
-def test_a_part_is_the_same_in_and_out_of_turn(tmp_path: Path) -> None:
+def test_a_part_is_the_same_in_any_order(tmp_path: Path) -> None:
     folder = shard_set(tmp_path, {(2, 2): [9, 4], (4, 1): [5]})
     states = StreamedStates(folder, tm.Patchify((1, 1)))
-    asked = [(step, part) for step in range(6) for part in range(2)]
-    inline = {key: states.batch(key[0], 4, key[1], 2)[0] for key in asked}
-    for key in random.Random(0).sample(asked, len(asked)):
+    keys = [(step, part) for step in range(6) for part in range(2)]
+    inline = {key: states.batch(key[0], 4, key[1], 2)[0] for key in keys}
+    for key in random.Random(0).sample(keys, len(keys)):
         assert torch.equal(states.batch(key[0], 4, key[1], 2)[0], inline[key])

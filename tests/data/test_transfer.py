@@ -1,4 +1,4 @@
-"""How batches get to a device; one that holds no data stands for a GPU."""
+"""Transfer of batches to a device; the meta device stands in for a GPU."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tmatch.data.shards import ShardSet
 from tmatch.data.stream import Batch, Keys, Parts, Stream, StreamedStates
 
 
-def test_a_batch_goes_to_a_device_in_two_copies_as_it_was_kept(tmp_path: Path) -> None:
+def test_a_batch_is_transferred_in_two_copies_in_its_dtype(tmp_path: Path) -> None:
     folder = shard_set(tmp_path, {(2, 2): [16]}, torch.float16)
     states = StreamedStates(folder, tm.Patchify((1, 1)), device="meta")
     with Copies("meta") as copies:
@@ -24,7 +24,7 @@ def test_a_batch_goes_to_a_device_in_two_copies_as_it_was_kept(tmp_path: Path) -
     assert {(one.device.type, one.dtype) for one in (x, *captions)} == {("meta", torch.float32)}
 
 
-def test_states_and_captions_have_the_bits_of_the_shards(tmp_path: Path) -> None:
+def test_states_and_captions_equal_the_shards(tmp_path: Path) -> None:
     folder = shard_set(tmp_path, {(2, 2): [16]}, torch.float16)
     kept, patch = Stream(ShardSet(folder)).batch(1, 16), tm.Patchify((1, 1))
     x, captions = StreamedStates(folder, patch).batch(1, 16, 0, 1)
@@ -36,20 +36,20 @@ def test_states_and_captions_have_the_bits_of_the_shards(tmp_path: Path) -> None
 def test_memory_is_pinned_for_gpus(
     device: torch.device | str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    pinning = []
 
     def ahead(self: Parts, keys: Keys, workers: int, pinned: bool) -> Iterator[Batch]:
-        asked.append(pinned)
+        pinning.append(pinned)
         return iter(())
 
     monkeypatch.setattr(Parts, "ahead", ahead)
     with pytest.raises(StopIteration):
         StreamedStates(tmp_path, tm.Patchify((1, 1)), device=device).batch(0, 1, 0, 1)
-    assert asked == [expected]
+    assert pinning == [expected]
 
 
-def test_what_goes_to_a_gpu_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a `DataLoader` does it; a sentence of a worker passes."""
+def test_a_batch_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `DataLoader`, which passes errors of a worker through."""
     batch, pinned = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [4]}))).batch(0, 4), []
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: pinned.append(self.clone()) or pinned[-1])
     found = pin_memory(batch)

@@ -1,0 +1,120 @@
+"""`tmatch generate` and `tmatch evaluate`."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands import assert_rejected, run, succeed
+from laws import small_model
+from PIL import Image
+
+from tmatch.generation.config import PARTS, SamplingConfig, require_applicable
+from tmatch.model import Model, TransitionMatching
+
+
+def test_generate_writes_one_image_a_labelled_sheet_or_a_folder(model: Path, tmp_path: Path) -> None:
+    own = ["--model", str(model), "--head-steps", "1", "--guidance", "3"]
+    done = succeed("generate", "a red circle", *own, "--out", "new/one.png", "--seed", "7", cwd=tmp_path)
+    assert "seed 7  a red circle" in done.stdout
+    assert "2 backbone and 2 head evaluations" in done.stdout
+    assert Image.open(tmp_path / "new" / "one.png").size == (256, 256)
+    (tmp_path / "prompts.txt").write_text("a blue cross\n\ntwo circles\n")
+    many = ["--prompt-file", "prompts.txt", "--images", "3", *own]
+    succeed("generate", *many, "--out", "sheet.png", cwd=tmp_path)
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        width, height = sheet.size
+        labels = sheet.crop((0, 0, width - 3 * 128 - 16, height)).convert("L")
+    assert (width > 3 * 128 + 100, 256 <= height < 300) == (True, True), "a label, and two rows of three images"
+    assert all(labels.crop((0, top, labels.width, top + 128)).getextrema()[0] < 128 for top in (0, 136)), "text"
+    succeed("generate", *many, "--out", "folder", cwd=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "folder" / "metadata.jsonl").read_text().splitlines()]
+    assert [row["text"] for row in rows] == ["a blue cross"] * 3 + ["two circles"] * 3
+    succeed("generate", "two circles", "--seed", "4", *own, "--out", "alone", cwd=tmp_path)
+    one, other = (Image.open(tmp_path / name / "000004.png").tobytes() for name in ("folder", "alone"))
+    assert max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 1, "an image depends on its seed, not its batch"
+    assert_rejected(run("generate", "a circle", *own, "--out", "folder", cwd=tmp_path), "is not empty")
+
+
+def test_images_of_shapes_are_checked_at_the_trained_size(model: Path, tmp_path: Path) -> None:
+    done = succeed("generate", "a red circle", "a golden dragon", cwd=tmp_path)
+    assert done.stdout.splitlines()[0].endswith("  [ok]")
+    assert done.stdout.splitlines()[1].endswith("  a golden dragon"), "no caption of shapes, hence no verdict"
+    assert "'dragon', 'golden'" in done.stderr
+    done = succeed("generate", "a red circle", "--model", str(model), "--width", "48", cwd=tmp_path)
+    assert "[" not in done.stdout
+    assert "32 x 32" in done.stderr, "the trained size"
+    assert Image.open(tmp_path / "out.png").size == (240, 160)
+
+
+def test_the_path_is_written_as_a_strip_and_an_animation(model: Path, tmp_path: Path) -> None:
+    succeed("generate", "a circle", "a square", "--model", str(model), "--path", "--out", "new.png", cwd=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"new.png", "new-path.png", "new-path.gif"}
+    with Image.open(tmp_path / "new-path.gif") as animation, Image.open(tmp_path / "new-path.png") as strip:
+        assert animation.n_frames == 2, "an estimate, and the image"
+        assert strip.size == (268, 268), "one row per image, two frames each"
+    succeed("generate", "a circle", "--model", str(model), "--path", "--out", "folder", cwd=tmp_path)
+    assert {path.suffix for path in (tmp_path / "folder").iterdir()} == {".png", ".gif", ".jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "parts"),
+    [
+        ("fm", set()), ("dtm", {"head"}), ("fhtm-2", {"head"}), ("mar", {"head", "masks"}), ("ar-discrete", {"codes"}),
+        ("mar-discrete", {"masks", "codes"}),
+    ],
+)  # fmt: skip
+def test_options_apply_to_models_that_have_the_part_they_need(variant: str, parts: set[str]) -> None:
+    kernel = small_model(variant).kernel
+    for name, field in SamplingConfig.model_fields.items():
+        assert isinstance(field.json_schema_extra, dict)
+        need = field.json_schema_extra["needs"]
+        assert need is None or need in PARTS
+        if need is None or need in parts:
+            require_applicable(kernel, [name])
+        else:
+            with pytest.raises(ValueError, match=f"^--{name.replace('_', '-')} has no effect on this model"):
+                require_applicable(kernel, [name])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--solver", "heun", "--model", "shapes-fm"], "--solver has no effect on this model (no head)"),
+        (["--top-k", "3"], "--top-k has no effect on this model (no codes)"),
+        (["--top-k", "0"], "--top-k: Input should be greater than 0, got 0"),
+        (["--steps", "0"], "--steps: Input should be greater than 0, got 0"),
+        (["--guidance", "nan"], "--guidance: Input should be a finite number"),
+        (["--solver", "hein"], "did you mean 'heun'?"),
+        (["--precision", "float16"], "float16"),
+    ],
+)
+@pytest.mark.parametrize("command", [("generate", "a circle"), ("evaluate", "--prompts", "2")], ids=lambda c: c[0])
+def test_invalid_sampling_options_are_rejected(
+    command: tuple[str, ...], arguments: list[str], words: str, model: Path, tmp_path: Path
+) -> None:
+    assert_rejected(run(*command, "--model", str(model), *arguments, cwd=tmp_path), words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_evaluate_measures(model: Path) -> None:
+    options = ["evaluate", "--model", str(model), "--prompts", "12"]
+    result = json.loads(succeed(*options, "--json", "--steps", "1", "--solver", "heun", "--head-steps", "2").stdout)
+    assert (result["prompts"], result["steps"], result["backbone_evaluations"]) == (12, 1, 1)
+    assert (result["solver"], result["head_evaluations"]) == ("heun", 4)
+    assert "95% interval" in succeed(*options).stdout
+
+
+def test_the_precision_reaches_the_sampler(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool | str] = []
+
+    def watched(network: Model, *given: object, **options: object) -> object:
+        seen.append(torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision())
+        return sample(network, *given, **options)
+
+    sample = TransitionMatching.sample
+    monkeypatch.setattr(TransitionMatching, "sample", watched)
+    for command in (["generate", "a red circle"], ["evaluate", "--prompts", "2", "--json"]):
+        for precision in ("float32", "bfloat16", "tf32"):
+            succeed(*command, "--model", str(model), "--steps", "1", "--precision", precision, cwd=tmp_path)
+    assert seen == ["highest", True, "high"] * 2

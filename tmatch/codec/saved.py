@@ -1,0 +1,84 @@
+"""Autoencoders on disk: those that ship with the package and those that training runs write."""
+
+import json
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from tmatch.codec.autoencoder import Autoencoder
+from tmatch.codec.codec import Codec
+from tmatch.codec.codes import CodeAutoencoder
+from tmatch.config import Config
+from tmatch.hub import fingerprint
+
+WEIGHTS, SETTINGS = "autoencoder.safetensors", "recipe.json"
+
+
+class AutoencoderConfig(Config):
+    """Architecture of an autoencoder."""
+
+    channels: int = Field(default=4, gt=0, description="channels of a latent")
+    width: int = Field(default=48, gt=0, multiple_of=8, description="width of the convolutions")
+    blocks: int = Field(default=1, gt=0, description="residual blocks at each of the two resolutions")
+    levels: tuple[int, ...] = Field(
+        default=(), description="levels of a discrete autoencoder; their product is the codebook size"
+    )
+
+    def build(self) -> Autoencoder | CodeAutoencoder:
+        """The network, with weights from the current generator."""
+        if self.levels:
+            return CodeAutoencoder(self.levels, self.channels, self.width, self.blocks)
+        return Autoencoder(self.channels, self.width, self.blocks)
+
+
+SHIPPED = {"shapes": AutoencoderConfig(), "shapes-codes": AutoencoderConfig(channels=8, levels=(4,) * 6)}
+"""The autoencoders that ship with the package."""
+
+
+def load_autoencoder_file(path: Path, config: AutoencoderConfig) -> Autoencoder | CodeAutoencoder:
+    """An autoencoder from the weights that a run wrote."""
+    autoencoder, tensors = config.build(), load_file(path)
+    levels = tensors.get("quantiser.levels")
+    if (() if levels is None else tuple(levels.tolist())) != config.levels:
+        raise ValueError(
+            f"{path} has a codebook with levels {None if levels is None else levels.tolist()}, but its settings say "
+            f"{list(config.levels)}; use the weights and the settings of one run."
+        )
+    autoencoder.load_state_dict(tensors)
+    return autoencoder.requires_grad_(False).eval()
+
+
+def shipped_autoencoder(name: str = "shapes") -> Autoencoder | CodeAutoencoder:
+    """An autoencoder that ships with the package."""
+    with as_file(files("tmatch") / "weights" / f"{name.replace('-', '_')}_autoencoder.safetensors") as path:
+        return load_autoencoder_file(path, SHIPPED[name])
+
+
+def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder | None:
+    """A shipped autoencoder by name, None for 'none' (pixels), or else the one in `folder`."""
+    if name == "none":
+        return None
+    if name in SHIPPED:
+        return shipped_autoencoder(name)
+    for file in (SETTINGS, WEIGHTS):
+        if not (folder / file).is_file():
+            raise ValueError(
+                f"{folder} has no {file}: an autoencoder is {', '.join(map(repr, SHIPPED))}, 'none', or the folder of "
+                "a finished autoencoder run."
+            )
+    try:
+        saved = json.loads((folder / SETTINGS).read_text())
+        architecture = {key: saved[key] for key in AutoencoderConfig.model_fields}
+        config = AutoencoderConfig.model_validate_json(json.dumps(architecture))
+        return load_autoencoder_file(folder / WEIGHTS, config)
+    except (ValidationError, SafetensorError, RuntimeError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"The autoencoder in {folder} cannot be loaded ({str(error).splitlines()[0]}).") from error
+
+
+def autoencoder_digest(codec: Codec) -> str | None:
+    """A short digest of the autoencoder's weights; None without one."""
+    return fingerprint(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None

@@ -1,0 +1,49 @@
+"""Class labels."""
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from tmatch.condition import Condition
+from tmatch.conditioning.base import Conditioner, listed
+from tmatch.tensors import positive_int
+
+
+class ClassLabels(Conditioner):
+    """c = E[label]: one learned token per class, and one more for the null class.
+
+    A label is the index or the name of a class; `classes` are the names, or how many classes there are.
+    """
+
+    null = None
+
+    def __init__(self, classes: Sequence[str] | int, width: int = 128) -> None:
+        super().__init__()
+        names = map(str, range(classes)) if isinstance(classes, int) else classes
+        self.classes = tuple(names)
+        positive_int("The number of classes", len(self.classes))
+        self._index = {name: index for index, name in enumerate(self.classes)}
+        if len(self._index) != len(self.classes):
+            raise ValueError("Class names must be unique.")
+        self.width: int = width
+        self.table = nn.Embedding(len(self.classes) + 1, width)
+
+    def forward(self, inputs: Sequence[int | str | None]) -> Condition:
+        rows = torch.tensor([self._row(label) for label in inputs], device=self.table.weight.device)
+        return Condition.dense(self.table(rows)[:, None])
+
+    def _row(self, label: int | str | None) -> int:
+        if label is self.null:
+            return len(self.classes)
+        try:
+            index = self._index[label.strip()] if isinstance(label, str) else operator.index(label)
+        except (KeyError, TypeError):
+            index = -1
+        if not 0 <= index < len(self.classes):
+            raise ValueError(
+                f"There is no class {label!r}; pass an integer from 0 to {len(self.classes) - 1} or one of: "
+                f"{listed(self.classes)}."
+            )
+        return index

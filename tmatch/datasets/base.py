@@ -1,0 +1,157 @@
+"""The contract of a data set: `DataConfig.open() -> Dataset`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from tmatch.codec import Codec, Patchify
+from tmatch.conditioning import Conditioner
+from tmatch.config import Config
+from tmatch.data import ShapeImages
+from tmatch.hub import HubOptions
+from tmatch.tensors import positive_int
+from tmatch.train import BatchSource, Captioned, TrainConfig
+from tmatch.train.distributed import Distributed
+
+Shape = tuple[int, int, int]
+"""Rows, columns and channels of a state."""
+Split = Literal["test", "validation", "withheld"]
+PREVIEWS = 16
+
+
+class WordsConfig(Config):
+    """Text encoder that is trained with the generator."""
+
+    width: int = Field(default=128, gt=0, description="width of its vectors")
+    depth: int = Field(default=1, ge=0, description="Transformer blocks")
+    heads: int = Field(default=4, gt=0, description="attention heads")
+    max_length: int = Field(default=16, gt=0, description="words of a caption that are read")
+
+
+@dataclass(frozen=True)
+class AssumedData:
+    """Sizes to plan with where the data does not exist yet; the paper's by default."""
+
+    size: int = 256
+    """height and width of an image in pixels"""
+    factor: int = 8
+    """downsampling factor of the autoencoder"""
+    channels: int = 4
+    """channels of a latent"""
+    code_factor: int = 16
+    """downsampling factor of a discrete autoencoder"""
+    codebook_size: int = 8192
+    """number of codes"""
+    text_length: int = 128
+    """tokens per caption"""
+    text_width: int = 4096
+    """width of a text embedding"""
+
+    def __post_init__(self) -> None:
+        for name, number in vars(self).items():
+            positive_int(f"--assumed.{name.replace('_', '-')}", number)
+
+
+@dataclass(frozen=True)
+class InputShapes:
+    """Shape of a state, length and width of a condition, and the codebook size of discrete states."""
+
+    shape: Shape
+    text: tuple[int, int | None]
+    codebook_size: int | None = None
+    origin: str = "from the recipe's data"
+
+
+@dataclass(frozen=True)
+class OpenContext:
+    """What a data set needs to know about the run that opens it."""
+
+    patch: Patchify
+    train: TrainConfig
+    out: Path
+    autoencoder: str | None
+    text: WordsConfig | None
+    validation_images: int
+    distributed: Distributed
+    progress: bool = False
+
+
+class Encoders(Config, ABC):
+    """The encoders a model was trained with, as model.json stores them; `folder` is that of the model."""
+
+    @property
+    @abstractmethod
+    def condition_width(self) -> int | None:
+        """Width of the condition; None for an unconditional model."""
+
+    @abstractmethod
+    def conditioner(self, folder: Path, hub: HubOptions = HubOptions()) -> Conditioner:
+        """Inputs to conditions."""
+
+    @abstractmethod
+    def codec(self, patch: Patchify, folder: Path | None, hub: HubOptions = HubOptions()) -> Codec:
+        """States to images."""
+
+    @abstractmethod
+    def codebook_size(self, folder: Path) -> int | None:
+        """Number of codes where states are discrete."""
+
+    def require_same(self, other: "Encoders", model: str) -> None:
+        """Reject a `model` to fine-tune whose encoders are incompatible with these."""
+
+
+@dataclass
+class Dataset:
+    """Everything a run needs to know about its data."""
+
+    train: BatchSource
+    validation: Captioned | None
+    shape: Shape
+    grids: tuple[tuple[int, int], ...]
+    encoders: Encoders
+    build_conditioner: Callable[[], Conditioner]
+    """Builds the conditioner to train with; its weights come from the current generator."""
+    open_codec: Callable[[], Codec]
+    codebook_size: int | None
+    previews: Sequence[Any]
+    """Inputs of the preview images."""
+    fingerprint: str
+    """Digest of the contents: a run resumes only on the same data."""
+    images: int
+    """Number of training images."""
+
+    @cached_property
+    def codec(self) -> Codec:
+        """States to images, loaded on first use."""
+        return self.open_codec()
+
+
+class DataConfig(Config, ABC):
+    """What to train on: a row of `DATASETS`, tagged by `kind`."""
+
+    kind: str
+    metrics: ClassVar[tuple[str, ...]] = ()
+    """Metrics that a finished run reports."""
+
+    @abstractmethod
+    def open(self, context: OpenContext) -> Dataset:
+        """Read the data."""
+
+    @abstractmethod
+    def input_shapes(
+        self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData
+    ) -> InputShapes:
+        """Shapes of what the model reads; `assumed` where the data does not exist yet."""
+
+    def eval_prompts(self, count: int, split: Split = "test") -> ShapeImages | None:
+        """Prompts to evaluate with, where the data has any."""
+        return None
+
+    def anonymous(self) -> "DataConfig":
+        """The same without paths of this machine, for export."""
+        return self

@@ -1,0 +1,36 @@
+"""Your own captioned images in a folder."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tmatch.data import CaptionedImages, FolderImages
+from tmatch.datasets.images import ImageData
+
+
+class FolderData(ImageData):
+    """A folder of images with a `metadata.jsonl`; one image in twenty is held out for validation."""
+
+    kind: Literal["folder"] = "folder"
+    folder: Path = Field(default=Path("images"), description="folder of the images and metadata.jsonl")
+    size: int = Field(default=32, gt=0, description="height and width to crop and resize each image to, in pixels")
+
+    @property
+    def name(self) -> str:
+        return str(self.folder)
+
+    def training(self) -> CaptionedImages:
+        return FolderImages(self.folder, self.size)
+
+    def validation(self, count: int) -> CaptionedImages:
+        return FolderImages(self.folder, self.size, held_out=True, limit=count)
+
+    def version(self, images: CaptionedImages) -> str:
+        """Sizes and modification times of the files: an image that is replaced is encoded again."""
+        assert isinstance(images, FolderImages)
+        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in images.files]
+        return repr((self.size, stats))
+
+    def anonymous(self) -> "FolderData":
+        return self.model_copy(update={"folder": Path("images")})

@@ -1,0 +1,218 @@
+"""Data shards that `tmatch prepare` writes: images and captions are encoded, and streamed."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from tmatch.codec import Codec, Patchify
+from tmatch.codec.diffusers import load_autoencoder
+from tmatch.conditioning import Conditioner, EmbeddedText
+from tmatch.conditioning.transformers import load_text_encoder
+from tmatch.config import FREE
+from tmatch.data import InMemory
+from tmatch.data.manifest import AutoencoderIdentity, Identity, TextIdentity
+from tmatch.data.shards import MANIFEST, ShardSet
+from tmatch.data.stream import StreamedStates
+from tmatch.datasets.base import (
+    PREVIEWS,
+    AssumedData,
+    DataConfig,
+    Dataset,
+    Encoders,
+    InputShapes,
+    OpenContext,
+    WordsConfig,
+)
+from tmatch.extras import MissingExtra
+from tmatch.hub import HubOptions
+from tmatch.ranks import local_rank_and_world_size, rank_and_world_size
+from tmatch.train import Captioned
+
+AUTOENCODER_FOLDER, TEXT_FOLDER = "autoencoder", "text_encoder"
+"""Folders of encoders that are exported with a model."""
+
+
+class ShardEncoders(Encoders):
+    """The pretrained encoders that the data shards were made with."""
+
+    kind: Literal["shards"] = "shards"
+    autoencoder: AutoencoderIdentity
+    text: TextIdentity
+
+    @property
+    def condition_width(self) -> int | None:
+        return self.text.width
+
+    def conditioner(self, folder: Path, hub: HubOptions = HubOptions()) -> Conditioner:
+        with _exported_or_named(folder, TEXT_FOLDER, self.text.name) as name:
+            encoder = load_text_encoder(name, self.text.max_length, self.text.precision, hub)
+        _require_same(self.text, TextIdentity(**encoder.identity()))
+        return encoder
+
+    def codec(self, patch: Patchify, folder: Path | None, hub: HubOptions = HubOptions()) -> Codec:
+        with _exported_or_named(folder, AUTOENCODER_FOLDER, self.autoencoder.name) as name:
+            autoencoder = load_autoencoder(name, self.autoencoder.precision, hub)
+        _require_same(self.autoencoder, AutoencoderIdentity(**autoencoder.identity()))
+        return Codec(patch, autoencoder)
+
+    def codebook_size(self, folder: Path) -> int | None:
+        return self.autoencoder.codebook_size
+
+    def require_same(self, other: Encoders, model: str) -> None:
+        same = isinstance(other, ShardEncoders) and not (
+            other.autoencoder.differs(self.autoencoder) or other.text.differs(self.text)
+        )
+        if not same:
+            raise ValueError(
+                f"{model} was trained with other encoders than these data shards were prepared with: prepare the "
+                "images with its encoders, or train without init.model."
+            )
+
+
+class ShardsData(DataConfig):
+    """Data shards that `tmatch prepare` wrote; their encoders are frozen."""
+
+    kind: Literal["shards"] = "shards"
+    folders: tuple[Path, ...] = Field(
+        default=(Path("shards"),), min_length=1, description="folders that `tmatch prepare` wrote",
+        json_schema_extra=FREE,
+    )  # fmt: skip
+    validation: Path | None = Field(
+        default=None, description="another such folder, for validation", json_schema_extra=FREE
+    )
+    window: int = Field(default=8, gt=0, description="number of shards to shuffle among each other")
+    workers: int = Field(default=0, ge=0, description="processes that read ahead", json_schema_extra=FREE)
+
+    @field_validator("folders", mode="before")
+    @classmethod
+    def _one_or_several(cls, folders: object) -> object:
+        if isinstance(folders, str | Path):
+            return (folders,)
+        return tuple(folders) if isinstance(folders, list) else folders  # JSON has lists only
+
+    def open(self, context: OpenContext) -> Dataset:
+        training, validation = self._shard_sets()
+        patch, device = context.patch, context.train.resolve_device()
+        encoders, shape, grids = self._describe(patch, training, validation)
+        held_out = None if validation is None else _first_samples(validation, context.validation_images, patch, device)
+        shown = held_out or _first_samples(training, PREVIEWS, patch, device)
+        rank, world_size = rank_and_world_size()
+        states = StreamedStates(
+            self.folders, patch, context.train.seed, self.window, self.workers, device, rank, world_size,
+            local_rank_and_world_size(),
+        )  # fmt: skip
+        dataset = Dataset(
+            train=states,
+            validation=held_out,
+            shape=shape,
+            grids=grids,
+            encoders=encoders,
+            build_conditioner=lambda: EmbeddedText(training.null()),
+            open_codec=lambda: encoders.codec(patch, None).to(device),
+            codebook_size=encoders.autoencoder.codebook_size,
+            previews=shown.captions[:PREVIEWS],
+            fingerprint=training.manifest.contents(),
+            images=len(training),
+        )
+        if rank == 0:
+            print(f"tmatch: training on {len(training):,} images of {training}", file=sys.stderr, flush=True)
+        if context.train.preview_every and rank == 0:
+            with _adding("Previews need it; --train.preview-every 0 trains without previews."):
+                dataset.codec  # noqa: B018, fail now and not after many steps
+        context.distributed.barrier()  # rank 0 may have to download it
+        return dataset
+
+    def _shard_sets(self) -> tuple[ShardSet, ShardSet | None]:
+        training = ShardSet(*self.folders)
+        validation = None if self.validation is None else ShardSet(self.validation)
+        for shards in filter(None, (training, validation)):
+            shards.require_files()
+        return training, validation
+
+    def input_shapes(
+        self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData
+    ) -> InputShapes:
+        if all((folder / MANIFEST).is_file() for folder in self.folders):
+            training, validation = self._shard_sets()
+            encoders, shape, _ = self._describe(patch, training, validation)
+            lengths = (encoders.text.max_length, encoders.text.width)
+            return InputShapes(
+                shape, lengths, encoders.autoencoder.codebook_size, f"from the data shards in {training}"
+            )
+        factor, channels = (assumed.code_factor, 1) if discrete else (assumed.factor, assumed.channels)
+        if any(assumed.size % (factor * side) for side in patch.patch):
+            raise ValueError(f"Images of {assumed.size} pixels do not divide into tokens: set another --assumed.size.")
+        rows, columns = (assumed.size // factor // side for side in patch.patch)
+        shape = (rows, columns, channels * patch.patch[0] * patch.patch[1])
+        lengths, size = (assumed.text_length, assumed.text_width), assumed.codebook_size if discrete else None
+        return InputShapes(shape, lengths, size, "assumed (--assumed.*), since there are no data shards yet")
+
+    def _describe(
+        self, patch: Patchify, training: ShardSet, validation: ShardSet | None
+    ) -> tuple[ShardEncoders, tuple[int, int, int], tuple[tuple[int, int], ...]]:
+        """The encoders, the most common shape of a state, and all grids of tokens."""
+        settings, (down, across) = training.manifest.settings, patch.patch
+        if validation is not None:
+            validation.require(settings.autoencoder, settings.text)
+        sizes = training.manifest.sizes()
+        held_out = () if validation is None else validation.manifest.sizes()
+        for height, width in sorted({*sizes, *held_out}):
+            if height % down or width % across:
+                where = training if (height, width) in sizes else self.validation
+                raise ValueError(
+                    f"Latents of {where} are {height} x {width}, which patches of {down} x {across} do not divide: "
+                    "set patch, or prepare the data with another --multiple."
+                )
+        height, width = sizes.most_common(1)[0][0]
+        shape = (height // down, width // across, settings.autoencoder.channels * down * across)
+        grids = tuple((height // down, width // across) for height, width in sorted(sizes))
+        return ShardEncoders(autoencoder=settings.autoencoder, text=settings.text), shape, grids
+
+    def anonymous(self) -> "ShardsData":
+        return self.model_copy(update={"folders": (Path("shards"),), "validation": None})
+
+
+def _first_samples(shards: ShardSet, count: int, patch: Patchify, device: torch.device) -> Captioned:
+    """The first samples of the most common size, in memory."""
+    size = shards.manifest.sizes().most_common(1)[0][0]
+    latents: list[Tensor] = []
+    captions: list[Tensor] = []
+    for number, shard in enumerate(shards.manifest.shards):
+        if shard.size == size and len(latents) < count:
+            samples = shards.read(number)
+            for k in range(min(len(samples), count - len(latents))):
+                latents.append(samples.latents[k])
+                captions.append(samples.caption(k, 0))
+    return Captioned(InMemory(patch.encode(torch.stack(latents).float().to(device))), captions)
+
+
+@contextmanager
+def _adding(advice: str) -> Iterator[None]:
+    """Add advice to an error."""
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{error} {advice}") from error
+
+
+@contextmanager
+def _exported_or_named(folder: Path | None, part: str, name: str) -> Iterator[str]:
+    """The encoder in the model's folder, or else the one of that name."""
+    if folder is None or (folder / part).is_dir():
+        yield name if folder is None else str(folder / part)
+        return
+    with _adding(f"It may also be placed in {folder / part}."):
+        yield name
+
+
+def _require_same(saved: Identity, found: Identity) -> None:
+    if differs := saved.differs(found):
+        raise ValueError(f"{saved.name} has {differs} than the model was trained with; restore the original encoder.")

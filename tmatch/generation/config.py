@@ -1,0 +1,82 @@
+"""`SamplingConfig`: everything about sampling that strings and numbers can say."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from pydantic import Field, field_validator
+
+from tmatch.config import Config, known_name
+from tmatch.distribution import Categorical
+from tmatch.guidance import GUIDANCE_SCHEDULES
+from tmatch.kernel import Kernel, MaskedTokens
+from tmatch.sampler import SAMPLERS, build_sampler
+from tmatch.sampling import CodeSampling, Order, SamplingParams, Unmasking
+from tmatch.solver import SOLVERS
+
+PARTS: dict[str, tuple[str, Callable[[Kernel], bool]]] = {
+    "head": ("no head", lambda kernel: kernel.head is not None),
+    "masks": ("no masked tokens", lambda kernel: isinstance(kernel, MaskedTokens)),
+    "codes": ("no codes", lambda kernel: isinstance(kernel.distribution, Categorical)),
+}
+"""The parts of a kernel that options act on: what a model lacks without one, and whether a kernel has it."""
+
+
+def _option(default: Any, description: str, needs: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401
+    """A field; `needs` is the part of the kernel without which it has no effect."""
+    return Field(default=default, description=description, json_schema_extra={"needs": needs}, **bounds)
+
+
+class SamplingConfig(Config):
+    """How to sample from a model; each option acts on the variants that have the part it needs."""
+
+    steps: int | None = _option(16, "number of transitions; None uses the variant's own", gt=0)
+    sampler: str = _option("default", f"how Algorithm 2 is run: {', '.join(SAMPLERS)}; arguments as in ddim:0.5")
+    solver: str = _option("euler", f"ODE solver of the head: {', '.join(SOLVERS)}", "head")
+    head_steps: int = _option(4, "solver steps of the head per transition", "head", gt=0)
+    guidance: float = _option(2.0, "classifier-free guidance scale; 1 disables guidance")
+    schedule: str = _option("constant", f"guidance schedule over time: {', '.join(GUIDANCE_SCHEDULES)}")
+    iterations: int | None = _option(None, "unmasking iterations; None unmasks one token at a time", "masks", gt=0)
+    order: Order = _option("random", "order in which tokens are unmasked", "masks")
+    confidence_temperature: float = _option(1.0, "noise on the confidence, for order 'confidence'", "masks", ge=0)
+    temperature: float = _option(1.0, "temperature of the codes; 0 takes the most likely code", "codes", ge=0)
+    top_k: int | None = _option(None, "sample among the k most likely codes", "codes", gt=0)
+    top_p: float | None = _option(
+        None, "sample among the most likely codes of this total probability", "codes", gt=0, le=1
+    )
+
+    @field_validator("sampler")
+    @classmethod
+    def _known_sampler(cls, spec: str) -> str:
+        build_sampler(spec)
+        return spec
+
+    @field_validator("solver")
+    @classmethod
+    def _known_solver(cls, name: str) -> str:
+        return known_name("solver", name, SOLVERS)
+
+    @field_validator("schedule")
+    @classmethod
+    def _known_schedule(cls, name: str) -> str:
+        return known_name("guidance schedule", name, GUIDANCE_SCHEDULES)
+
+    def build(self) -> SamplingParams:
+        """The runtime objects; guidance needs a null condition and is added by the caller."""
+        return SamplingParams(
+            SOLVERS[self.solver](self.head_steps),
+            unmasking=Unmasking(self.iterations, self.order, self.confidence_temperature),
+            codes=CodeSampling(self.temperature, self.top_k, self.top_p),
+        )
+
+    def updated(self, **options: Any) -> Self:  # noqa: ANN401
+        """A validated copy with other `options`."""
+        return type(self).model_validate({**self.model_dump(), **options})
+
+
+def require_applicable(kernel: Kernel, options: Iterable[str]) -> None:
+    """Reject options that have no effect on a kernel because it lacks the part they act on."""
+    for name in options:
+        extra = SamplingConfig.model_fields[name].json_schema_extra
+        lack, present = PARTS.get(str(extra["needs"]) if isinstance(extra, dict) else "", ("", lambda _: True))
+        if not present(kernel):
+            raise ValueError(f"--{name.replace('_', '-')} has no effect on this model ({lack}); remove the option.")

@@ -1,0 +1,54 @@
+"""Recipes on your own images: a folder, or the data shards of `tmatch prepare`."""
+
+from collections.abc import Callable
+
+from tmatch.datasets import FolderData, ShardsData, WordsConfig
+from tmatch.generation.config import SamplingConfig
+from tmatch.recipes.shapes import SHAPES_RECIPES
+from tmatch.runs import AutoencoderRun, BackboneConfig, RunConfig
+from tmatch.train import TrainConfig
+from tmatch.variants import HeadConfig
+
+
+def folder_autoencoder() -> AutoencoderRun:
+    """An autoencoder of your own images: set data.folder."""
+    return AutoencoderRun(train=SHAPES_RECIPES["shapes-autoencoder"]().train, data=FolderData())
+
+
+def folder_dtm() -> RunConfig:
+    """DTM on your own captioned images: set data.folder, and autoencoder to the folder of your autoencoder."""
+    train = TrainConfig(
+        steps=20_000, batch_size=64, learning_rate=1e-3, weight_decay=0.01, warmup=500, preview_every=1000
+    )
+    return RunConfig(
+        train=train, variant="dtm-mean", data=FolderData(), autoencoder="none", text=WordsConfig(),
+        sampling=SamplingConfig(guidance=3.0),
+    )  # fmt: skip
+
+
+def _shards(variant: str, about: str) -> Callable[[], RunConfig]:
+    """A small model on data shards: about 5M parameters, hours on a CPU."""
+
+    def recipe() -> RunConfig:
+        train = TrainConfig(
+            steps=40_000, batch_size=64, learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=500,
+            cooldown=0.3, ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
+        )  # fmt: skip
+        return RunConfig(
+            train=train, variant=variant, data=ShardsData(), backbone=BackboneConfig(width=192, depth=6, heads=6),
+            head=HeadConfig(width=192, depth=3), sampling=SamplingConfig(guidance=3.0),
+        )  # fmt: skip
+
+    recipe.__doc__ = about
+    return recipe
+
+
+FOLDER_RECIPES: dict[str, Callable[[], RunConfig | AutoencoderRun]] = {
+    "folder-dtm": folder_dtm,
+    "folder-autoencoder": folder_autoencoder,
+}
+SHARDS_RECIPES: dict[str, Callable[[], RunConfig]] = {
+    "shards-fm": _shards("fm", "Flow matching on data shards: set data.folders."),
+    "shards-dtm": _shards("dtm", "DTM on data shards, as in the paper: set data.folders."),
+    "shards-dtm-mean": _shards("dtm-mean", "DTM with a mean read-out on data shards: set data.folders."),
+}

@@ -1,0 +1,73 @@
+"""Recipes on `shapes`: every variant of the paper at a size that trains on one CPU core."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tmatch.codec.saved import SHIPPED
+from tmatch.datasets import ShapesData, WordsConfig
+from tmatch.generation.config import SamplingConfig
+from tmatch.runs import AutoencoderRun, BackboneConfig, InitConfig, RunConfig
+from tmatch.train import TrainConfig
+
+
+def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[], RunConfig]:  # noqa: ANN401
+    """A variant on the latents or codes of `shapes`; `steps` makes the training seconds of all variants equal."""
+
+    def recipe() -> RunConfig:
+        train = TrainConfig(
+            steps=steps, batch_size=64, learning_rate=2e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=200,
+            cooldown=0.3, ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
+        )  # fmt: skip
+        own = {"autoencoder": "shapes", "text": WordsConfig(), **settings}
+        return RunConfig(train=train, variant=variant, data=ShapesData(), **own)
+
+    recipe.__doc__ = about
+    return recipe
+
+
+def _autoencoder(name: str, steps: int, about: str) -> Callable[[], AutoencoderRun]:
+    def recipe() -> AutoencoderRun:
+        train = TrainConfig(
+            steps=steps, batch_size=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema_decay=0.995, seed=1
+        )  # fmt: skip
+        data = ShapesData(images=20_000, withhold=False)
+        return AutoencoderRun(train=train, data=data, **SHIPPED[name].model_dump())
+
+    recipe.__doc__ = about
+    return recipe
+
+
+_OWN_STEPS: dict[str, Any] = {"sampling": SamplingConfig(steps=None, guidance=3.0)}
+_CODES: dict[str, Any] = {**_OWN_STEPS, "autoencoder": "shapes-codes", "patch": (1, 1)}
+_MASKGIT: dict[str, Any] = {**_CODES, "sampling": SamplingConfig(steps=None, order="confidence")}
+_LLAMA: dict[str, Any] = {**_OWN_STEPS, "backbone": BackboneConfig(kind="llama", depth=5)}
+
+SHAPES_RECIPES: dict[str, Callable[[], RunConfig | AutoencoderRun]] = {
+    "shapes-fm": _shapes("fm", 25_000, "Flow matching."),
+    "shapes-dtm": _shapes("dtm", 20_000, "DTM as in the paper."),
+    "shapes-dtm-mean": _shapes("dtm-mean", 20_000, "DTM with a mean read-out beside the head, which learns faster."),
+    "shapes-dtm-from-fm": _shapes(
+        "dtm-mean", 5_000, "DTM head on the frozen backbone of shapes-fm: the default model.",
+        init=InitConfig(model="shapes-fm", freeze=True),
+    ),
+    "shapes-ar": _shapes("ar", 11_700, "Continuous AR, token by token.", **_OWN_STEPS),
+    "shapes-artm-2": _shapes("artm-2", 11_700, "ARTM with two transitions.", **_OWN_STEPS),
+    "shapes-artm-3": _shapes("artm-3", 11_700, "ARTM with three transitions.", **_OWN_STEPS),
+    "shapes-artm-3-dependent": _shapes(
+        "artm-3-dependent", 11_700, "The paper's ablation: ARTM on the dependent linear process.", **_OWN_STEPS
+    ),
+    "shapes-fhtm-2": _shapes("fhtm-2", 10_100, "FHTM with two transitions.", **_OWN_STEPS),
+    "shapes-fhtm-2-llama": _shapes("fhtm-2", 8_700, "FHTM with two transitions on a Llama.", **_LLAMA),
+    "shapes-fhtm-3": _shapes("fhtm-3", 6_500, "FHTM with three transitions.", **_OWN_STEPS),
+    "shapes-fhtm-3-llama": _shapes("fhtm-3", 5_700, "FHTM with three transitions on a Llama.", **_LLAMA),
+    "shapes-fhtm-3-dependent": _shapes(
+        "fhtm-3-dependent", 6_500, "The paper's ablation: FHTM on the dependent linear process.", **_OWN_STEPS
+    ),
+    "shapes-mar": _shapes("mar", 18_500, "MAR: random sets of tokens, most of them masked in training.", **_OWN_STEPS),
+    "shapes-mar-fluid": _shapes("mar-fluid", 18_500, "MAR with Fluid's cosine masking.", **_OWN_STEPS),
+    "shapes-martm-2": _shapes("martm-2", 18_500, "MARTM with two transitions.", **_OWN_STEPS),
+    "shapes-ar-discrete": _shapes("ar-discrete", 16_000, "AR on codes: a language model of images.", **_CODES),
+    "shapes-mar-discrete": _shapes("mar-discrete", 16_000, "Masked codes, most confident first: MaskGIT.", **_MASKGIT),
+    "shapes-autoencoder": _autoencoder("shapes", 1500, "The autoencoder: 32x32x3 to 8x8x4."),
+    "shapes-codes-autoencoder": _autoencoder("shapes-codes", 4000, "The discrete autoencoder: 32x32x3 to 4x4 codes."),
+}  # fmt: skip

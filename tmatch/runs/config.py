@@ -1,0 +1,130 @@
+"""The configuration of a generator's run: data, networks, training and sampling."""
+
+from typing import Literal, Self
+
+from pydantic import Field, PositiveInt, field_validator, model_validator
+from torch import nn
+
+from tmatch.backbone import DiT, Llama
+from tmatch.codec import Patchify
+from tmatch.config import FREE, Config
+from tmatch.datasets import AnyData, AnyEncoders, AssumedData, InputShapes, ShardsData, WordsConfig
+from tmatch.datasets.base import Shape
+from tmatch.generation.config import SamplingConfig
+from tmatch.migrate import FORMAT
+from tmatch.model import Model
+from tmatch.train import TrainConfig
+from tmatch.variants import HeadConfig, variant
+
+
+class BackboneConfig(Config):
+    """Backbone."""
+
+    kind: Literal["dit", "llama"] = Field(default="dit", description="'llama' is for variants without a time input")
+    width: int = Field(default=128, gt=0, description="width of a token")
+    depth: int = Field(default=4, gt=0, description="Transformer blocks")
+    heads: int = Field(default=4, gt=0, description="attention heads")
+    checkpointing: bool = Field(
+        default=False, description="recompute activations in the backward pass to save memory",
+        json_schema_extra=FREE,
+    )  # fmt: skip
+
+    def build(self, channels: int, condition_width: int | None, timed: bool) -> nn.Module:
+        """The network, with weights from the current generator."""
+        sizes = (channels, self.width, self.depth, self.heads, condition_width)
+        if self.kind == "llama":
+            return Llama(*sizes, checkpointing=self.checkpointing)
+        return DiT(*sizes, timed=timed, checkpointing=self.checkpointing)
+
+
+class InitConfig(Config):
+    """Trained model to start from."""
+
+    model: str | None = Field(
+        default=None, description="name or folder of a model; weights of matching shape are loaded"
+    )
+    freeze: bool = Field(default=False, description="do not train the loaded weights (except a grown vocabulary)")
+    lora: int = Field(default=0, ge=0, description="train the backbone by LoRA of this rank; 0 trains it fully")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.model is None and (self.freeze or self.lora):
+            raise ValueError("init.freeze and init.lora need a trained model: set init.model.")
+        if self.freeze and self.lora:
+            raise ValueError("init.freeze and init.lora exclude each other: set one of them.")
+        return self
+
+
+class RunConfig(Config):
+    """Everything about the run of a generator."""
+
+    train: TrainConfig
+    variant: str = Field(description="variant to train, a row of `tmatch variants`")
+    data: AnyData
+    autoencoder: str | None = Field(
+        default=None,
+        description="autoencoder of in-memory images: 'shapes', 'shapes-codes', 'none' (pixels), or a run's folder",
+    )
+    patch: tuple[PositiveInt, PositiveInt] = Field(default=(2, 2), description="latent pixels per token")
+    backbone: BackboneConfig = BackboneConfig()
+    head: HeadConfig = HeadConfig(width=128, depth=2)
+    text: WordsConfig | None = Field(default=None, description="text encoder of in-memory images")
+    init: InitConfig = InitConfig()
+    caption_dropout: float = Field(default=0.1, ge=0, le=1, description="share of captions dropped, for guidance")
+    sampling: SamplingConfig = Field(default=SamplingConfig(), json_schema_extra=FREE)
+    validation_images: int = Field(
+        default=256, gt=0, description="images of the validation loss", json_schema_extra=FREE
+    )
+    eval_prompts: int = Field(
+        default=1000, gt=0, description="prompts that the finished model is evaluated on",
+        json_schema_extra=FREE,
+    )  # fmt: skip
+
+    @field_validator("variant")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        variant(name)
+        return name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        row = variant(self.variant)
+        if row.discrete and self.patch != (1, 1):
+            raise ValueError(f"'{self.variant}' samples codes, and each is one token: set patch to (1, 1).")
+        if self.backbone.kind == "llama" and row.timed:
+            raise ValueError(f"'{self.variant}' needs a backbone with a time input: set backbone.kind to dit.")
+        if isinstance(self.data, ShardsData) and not (self.autoencoder is None and self.text is None):
+            raise ValueError("Data shards are already encoded: leave out autoencoder and text.")
+        try:
+            row.parametrization.grid(row.times, self.sampling.steps)
+        except ValueError as error:
+            raise ValueError(f"{error} For the variant's own steps: --sampling.steps None.") from error
+        return self
+
+    def input_shapes(self, assumed: AssumedData = AssumedData()) -> InputShapes:
+        """Shapes of what the model reads; `assumed` where the data does not exist yet."""
+        discrete = variant(self.variant).discrete
+        return self.data.input_shapes(Patchify(self.patch), self.autoencoder, self.text, discrete, assumed)
+
+    def network(self, shape: Shape, condition_width: int | None, codebook_size: int | None = None) -> Model:
+        """The model of states of a shape, with weights from the current generator."""
+        row, channels = variant(self.variant), shape[-1]
+        if row.discrete != (codebook_size is not None):
+            kind = "discrete" if row.discrete else "continuous"
+            raise ValueError(f"'{self.variant}' needs a {kind} autoencoder, or data shards prepared with one.")
+        iterations, tokens = self.sampling.iterations, shape[0] * shape[1]
+        if iterations is not None and iterations > tokens:
+            raise ValueError(f"sampling.iterations is {iterations}, but an image has {tokens} tokens: lower it.")
+        backbone = self.backbone.build(self.backbone.width if row.embeds else channels, condition_width, row.timed)
+        return row.build(backbone, channels, self.head, codebook_size)
+
+
+class ModelConfig(Config):
+    """model.json: what a model is, beside its weights."""
+
+    format: Literal[2] = FORMAT
+    run: RunConfig
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    grids: tuple[tuple[PositiveInt, PositiveInt], ...] = ()
+    """Grids of tokens the model was trained on; empty where an older model does not say."""
+    encoders: AnyEncoders

@@ -1,0 +1,98 @@
+"""Training a generator from a `RunConfig`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tmatch.codec import Patchify
+from tmatch.data.images import grid
+from tmatch.datasets import Dataset, OpenContext
+from tmatch.eval.evaluate import evaluate
+from tmatch.files import write_tensors, write_text
+from tmatch.generation import TextToImage
+from tmatch.rng import seeded_init
+from tmatch.runs.config import ModelConfig, RunConfig
+from tmatch.runs.finetune import apply_init, matching_names, require_same_encoders
+from tmatch.runs.lora import merge_lora
+from tmatch.train import GeneratorTask, Task, Trainer, checkpoint
+from tmatch.train.distributed import Distributed
+from tmatch.train.launch import init_distributed
+from tmatch.train.resume import require_resumable
+
+
+def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str, Any] | None:
+    """Train, or resume the run in `out`; then write the averaged weights and evaluate them.
+
+    Returns the result, {} on ranks other than 0, or None if training was interrupted: call it again to resume.
+    """
+    preflight_generator(run, out)
+    distributed = init_distributed(run.train)
+    context = OpenContext(
+        Patchify(run.patch), run.train, out, run.autoencoder, run.text, run.validation_images, distributed, progress
+    )
+    dataset = run.data.open(context)
+    trainer = _trainer(run, dataset, out, distributed)
+    trainer.resume()
+    if distributed.rank == 0:
+        config = ModelConfig(run=run, shape=dataset.shape, grids=dataset.grids, encoders=dataset.encoders)
+        write_text(out / "model.json", config.model_dump_json(indent=2) + "\n")
+        if trainer.step < run.train.steps:  # results of an earlier, shorter run are out of date
+            for name in ("model.safetensors", "result.json"):
+                (out / name).unlink(missing_ok=True)
+    if not trainer.run(progress=progress):
+        return None
+    average = distributed.gather(trainer.ema)
+    if average is not None:
+        write_tensors(out / "model.safetensors", merge_lora(average.state_dict()))
+        distributed.to_device(average)
+    distributed.drain()  # the other ranks end here, while rank 0 evaluates
+    if average is None:
+        return {}
+    assert isinstance(average, GeneratorTask)
+    return _finish(run, dataset, average, out, progress)
+
+
+def preflight_generator(run: RunConfig, out: Path) -> None:
+    """Raise whatever a run would raise about its folder, data and networks; no network is allocated."""
+    require_resumable(out, run)
+    run.train.resolve_device()
+    if checkpoint.latest(out) is not None:
+        return
+    shapes = run.input_shapes()
+    with torch.device("meta"):
+        matching_names(run.init, run.network(shapes.shape, shapes.text[1], shapes.codebook_size))
+
+
+def _trainer(run: RunConfig, dataset: Dataset, out: Path, distributed: Distributed) -> Trainer:
+    with seeded_init(run.train.seed):
+        conditioner = dataset.build_conditioner()
+        model = run.network(dataset.shape, conditioner.width, dataset.codebook_size)
+    task = GeneratorTask(model, conditioner, dataset.train, dataset.validation, run.caption_dropout)
+    require_same_encoders(run.init, dataset.encoders, out)
+    apply_init(run.init, task, run.train.seed, out)
+
+    def preview(task: Task) -> Tensor:
+        assert isinstance(task, GeneratorTask)
+        return grid(_pipeline(dataset, task).generate(dataset.previews, seeds, run.sampling).images)
+
+    seeds = range(len(dataset.previews))
+    return Trainer(task, run.train, out, run, preview, dataset.fingerprint, distributed)
+
+
+def _pipeline(dataset: Dataset, task: GeneratorTask) -> TextToImage:
+    return TextToImage(task.model, task.encoder, dataset.codec, dataset.shape, dataset.grids)
+
+
+def _finish(run: RunConfig, dataset: Dataset, average: GeneratorTask, out: Path, progress: bool) -> dict[str, Any]:
+    """Evaluate the finished model and write result.json."""
+    result: dict[str, Any] = {"weights": "model.safetensors", "images": dataset.images}
+    prompts = run.data.eval_prompts(run.eval_prompts)
+    if prompts is not None:
+        pipeline = _pipeline(dataset, average)
+        measured = evaluate(pipeline, prompts.captions, prompts, run.data.metrics, run.sampling, progress=progress)
+        result |= {key: value for key, value in measured.items() if key != "seconds"}
+    write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+    return result
