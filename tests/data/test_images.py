@@ -14,7 +14,7 @@ from tmatch.data import FolderImages, ShapeImages
 from tmatch.data.encode import encode_dataset
 from tmatch.data.images import center_crop, grid, load_image, read_image, save_image
 from tmatch.data.shapes import VOCABULARY
-from tmatch.recipes import committed_autoencoder
+from tmatch.codec.saved import shipped_autoencoder
 
 
 def folder_of(path: Path, count: int = 5) -> Path:
@@ -195,7 +195,7 @@ def test_states_decode_to_the_images_and_are_cached(
     latent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, device = ShapeImages(3, 6), torch.device("cpu")
-    codec = Codec(tm.Patchify((2, 2)), committed_autoencoder() if latent else None)
+    codec = Codec(tm.Patchify((2, 2)), shipped_autoencoder() if latent else None)
     x = codec.encode_all(data.batches(), device)
     assert x.shape == ((6, 4, 4, 16) if latent else (6, 16, 16, 12))
     torch.testing.assert_close(codec.decode(x), data.load(range(6)), atol=0.3 if latent else 1e-6, rtol=0)

@@ -2,10 +2,12 @@ import pytest
 import torch
 
 import tmatch as tm
+from tmatch.generation.config import SamplingConfig
 from tmatch.plan import plan
 from tmatch.plan.memory import Memory, gathered, replicated, sharded
 from tmatch.plan.training import Activations
 
+ONE_STEP = SamplingConfig(steps=1, head_steps=1)
 USED = Activations(kept=1000, peak=1200, copies=300)
 
 
@@ -33,7 +35,9 @@ def test_fsdp_states_are_divided_by_the_ranks(ranks: int) -> None:
 
 def test_hsdp_holds_what_one_of_its_groups_would() -> None:
     states = [
-        plan(model(), (4, 4, 16), 64, "H100 SXM", gpus, 10, text=(3, 8), replicas=replicas).memory["FSDP2"].states
+        plan(model(), (4, 4, 16), 64, "H100 SXM", gpus, 10, text=(3, 8), replicas=replicas, sampling=ONE_STEP)
+        .memory["FSDP2"]
+        .states
         for gpus, replicas in ((64, 1), (64, 8), (8, 1))
     ]
     assert states[0] < states[1] == states[2]

@@ -73,7 +73,7 @@ def test_a_plan_that_fits_has_memory_for_its_micro_batch(small: Plan) -> None:
 def test_a_backbone_without_checkpointing() -> None:
     with torch.device("meta"):
         model = tm.build("dtm", tm.MLP((2, 2), 16), 16, tm.HeadConfig(width=64, depth=1))
-    found = plan(model, (2, 2, 16), 8, "RTX 4090", 1, 10, sampling=SamplingConfig(steps=2, head_steps=1, guidance=1.0))
+    found = plan(model, (2, 2, 16), 8, "RTX 4090", 1, 10, sampling=SamplingConfig(steps=2, head_steps=1))
     assert found.activations[1] is None
     assert list(found.memory) == ["DDP", "FSDP2"]
     assert render(found)
@@ -113,7 +113,7 @@ def test_a_network_that_depends_on_values_raises() -> None:
 
 
 def test_bad_plans_raise() -> None:
-    with pytest.raises(ValueError, match=r'under `with torch.device\("meta"\):`'):
+    with pytest.raises(ValueError, match="on the meta device"):
         plan(tm.build("dtm", tm.DiT(16, 64, 2, 4), 16), SHAPE, 64, "H100 SXM", 4, 10)
     with pytest.raises(ValueError, match="make it a multiple of 4"):
         plan(model(), SHAPE, 10, "H100 SXM", 4, 10, text=TEXT)

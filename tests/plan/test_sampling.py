@@ -96,11 +96,8 @@ def test_a_dry_run_restores_the_networks() -> None:
     )
 
 
-def test_guidance_without_a_condition_raises() -> None:
+def test_a_model_without_a_condition_is_sampled_without_guidance() -> None:
     with torch.device("meta"):
         model = fresh_model("dtm", condition_width=None)
-    with pytest.raises(ValueError, match="set guidance=1"):
-        sampling_cost(model, shape_of("dtm"), None)
-    assert (
-        sampling_cost(model, shape_of("dtm"), None, SamplingConfig(steps=2, guidance=1.0)).evaluations("backbone") == 2
-    )
+    found = sampling_cost(model, shape_of("dtm"), None, SamplingConfig(steps=2, guidance=2.0))
+    assert (found.guided, found.evaluations("backbone")) == (False, 2)

@@ -27,7 +27,7 @@ def task(name: str = "dtm", awake: bool = False) -> GeneratorTask:
     torch.manual_seed(0)
     x = tm.RandomStreams(range(50)).normal(2, 3, 4)  # enough tokens for cross-attention to fold its projections
     backbone = tm.DiT(4, 16, 1, 2, condition_width=16)
-    model = tm.build(name, backbone, 4, tm.HeadConfig(16, 1))
+    model = tm.build(name, backbone, 4, tm.HeadConfig(width=16, depth=1))
     encoder = WordEncoder(["zero", "one"], width=16, heads=2)
     for p in model.parameters() if awake else ():  # initially all predictions are zero
         p.data.add_(0.1 * torch.randn(p.shape))

@@ -24,7 +24,7 @@ from tmatch.data.shapes import SIZE
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.files import write_text
 from tmatch.generation import GeneratedImages
-from tmatch.generation.frames import spread
+from tmatch.generation.frames import evenly_spaced
 from tmatch.generation.text_to_image import require_prompts
 from tmatch.runs import load_model
 from tmatch.tensors import positive_int
@@ -167,7 +167,7 @@ def _write_path(out: Path, result: GeneratedImages) -> None:
     """A strip with one row of up to FRAMES frames per image, and an animation of all frames."""
     name = out.with_suffix("") if out.suffix.lower() == ".png" else out / out.name
     scale = max(1, 128 // result.images.shape[-1])
-    frames = [result.path[k] for k in spread(len(result.path), FRAMES)]
+    frames = [result.path[k] for k in evenly_spaced(len(result.path), FRAMES)]
     strip, animation = (name.with_name(f"{name.name}-path{ending}") for ending in (".png", ".gif"))
     save_image(grid(torch.stack(frames, dim=1).flatten(0, 1), columns=len(frames), gap=1), strip, scale)
     save_animation([grid(frame, gap=1) for frame in result.path], animation, scale)

@@ -66,6 +66,7 @@ def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
     if not isinstance(recipe, RunConfig):
         raise ValueError("`tmatch plan` plans generators; this is the recipe of an autoencoder.")
     sizes, train = recipe.input_shapes(assumed), recipe.train
+    length, width = sizes.text
     _print_sizes(sizes)
     with torch.device("meta"):
         model = recipe.network(sizes.shape, sizes.text[1], sizes.codebook_size)
@@ -78,8 +79,8 @@ def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
             "--train.batch-size or --train.gradient-accumulation-steps."
         )
     return plan(
-        model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps, text=sizes.text,
-        micro_batch=train.batch_size // parts, replicas=train.replicas,
+        model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps,
+        text=None if width is None else (length, width), micro_batch=train.batch_size // parts, replicas=train.replicas,
         precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
         sampling=recipe.sampling,
     )  # fmt: skip

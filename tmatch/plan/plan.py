@@ -155,7 +155,7 @@ def plan(
     device = device if isinstance(device, Accelerator) else find_device(device)
     steps = positive_int("The number of steps", steps)
     micro_batch = _micro_batch(positive_int("The batch", batch), positive_int("The number of GPUs", gpus), micro_batch)
-    sampling = sampling or SamplingConfig(steps=None, guidance=1.0 if text is None else 2.0)
+    sampling = sampling or SamplingConfig(steps=None)
     with _require_no_values(model):
         sampled = sampling_cost(model, shape, text, sampling)
         once = flops(model, shape, text, micro_batch)

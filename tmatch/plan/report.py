@@ -57,7 +57,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "sampling": {
             "transitions": plan.sampling.transitions,
             "head_steps": plan.sampling.config.head_steps,
-            "guided": plan.sampling.config.guidance != 1,
+            "guided": plan.sampling.guided,
             "images": plan.sampling.images,
             "evaluations": {name: plan.sampling.evaluations(name) for name in NETWORKS},
             "flops": {name: plan.sampling.flops(name) for name in NETWORKS},
@@ -114,7 +114,7 @@ def _training(plan: Plan) -> Table:
 def _sampling(plan: Plan) -> Table:
     sampled, utilisation = plan.sampling, plan.utilisation
     images = "1 image" if sampled.images == 1 else f"{sampled.images} images"
-    guided = "without guidance" if sampled.config.guidance == 1 else "with guidance"
+    guided = "with guidance" if sampled.guided else "without guidance"
     steps = f"{sampled.transitions} x {sampled.config.head_steps} steps {guided}"
     title = f"Sampling {images} on one GPU: {steps}, at least {plan.seconds_to_sample:,.3f} s"
     caption = f"At {utilisation.backbone:.1%} of the peak for the backbone and {utilisation.head:.1%} for the head."

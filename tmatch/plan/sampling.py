@@ -37,6 +37,7 @@ class SamplingCost:
     """All calls of the backbone, of the head and of other layers while `images` are sampled together."""
 
     config: SamplingConfig
+    guided: bool
     images: int
     transitions: int
     calls: tuple[Calls, ...]
@@ -53,12 +54,10 @@ class SamplingCost:
 def sampling_cost(
     model: Model, shape: StateShape, text: Text | None, config: SamplingConfig = SamplingConfig(), images: int = 1
 ) -> SamplingCost:
-    """Count calls in a dry run of the sampler, then measure one call of each kind."""
-    if config.guidance != 1 and text is None:
-        raise ValueError("Guidance needs a condition and this model has none: set guidance=1 in SamplingConfig.")
-    kernel = model.kernel
+    """Count calls in a dry run of the sampler, then measure one call of each kind; no guidance without a text."""
+    kernel, guided = model.kernel, text is not None and config.guidance != 1
     with dry_run(kernel) as log:
-        _sample(model, shape, text, config, positive_int("The number of images", images))
+        _sample(model, shape, text, config, guided, positive_int("The number of images", images))
     calls = [*_backbone_calls(kernel.backbone, log)]
     if kernel.head is not None and kernel.distribution is not None:
         nfe = kernel.distribution.nfe(config.build())
@@ -67,13 +66,16 @@ def sampling_cost(
         calls += _head_calls(kernel.head, log, nfe)
     for call in log.other.values():
         calls.append(Calls("other", True, call.count, cost(partial(call.named["layer"], *call.args), kernel)))
-    return SamplingCost(config, images, model.transitions(config.steps, build_sampler(config.sampler)), tuple(calls))
+    transitions = model.transitions(config.steps, build_sampler(config.sampler))
+    return SamplingCost(config, guided, images, transitions, tuple(calls))
 
 
-def _sample(model: Model, shape: StateShape, text: Text | None, config: SamplingConfig, images: int) -> None:
+def _sample(
+    model: Model, shape: StateShape, text: Text | None, config: SamplingConfig, guided: bool, images: int
+) -> None:
     """Run Algorithm 2 with one head evaluation per transition and token, since the others are alike."""
     null = condition_of(text, 1)
-    guidance = NoGuidance() if null is None or config.guidance == 1 else ClassifierFreeGuidance(null)
+    guidance = ClassifierFreeGuidance(null) if guided and null is not None else NoGuidance()
     params = replace(config.build(), solver=Euler(1), guidance=guidance)
     rng, condition = RandomStreams(range(images), "meta"), condition_of(text, images)
     model.sample(shape, rng, condition, config.steps, params, sampler=build_sampler(config.sampler))

@@ -1,13 +1,13 @@
 """Recipes: functions that return the whole configuration of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tmatch.recipes.own import FOLDER_RECIPES, SHARDS_RECIPES
 from tmatch.recipes.paper import PAPER_RECIPES, SIZE_RECIPES
 from tmatch.recipes.shapes import SHAPES_RECIPES
 from tmatch.runs import AutoencoderRun, RunConfig
 
-GROUPS = {
+GROUPS: dict[str, Mapping[str, Callable[[], RunConfig | AutoencoderRun]]] = {
     "shapes": SHAPES_RECIPES,
     "folder": FOLDER_RECIPES,
     "shards": SHARDS_RECIPES,

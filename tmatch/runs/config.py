@@ -11,7 +11,6 @@ from tmatch.config import FREE, Config
 from tmatch.datasets import AnyData, AnyEncoders, AssumedData, InputShapes, ShardsData, WordsConfig
 from tmatch.datasets.base import Shape
 from tmatch.generation.config import SamplingConfig
-from tmatch.migrate import FORMAT
 from tmatch.model import Model
 from tmatch.train import TrainConfig
 from tmatch.variants import HeadConfig, variant
@@ -122,7 +121,7 @@ class RunConfig(Config):
 class ModelConfig(Config):
     """model.json: what a model is, beside its weights."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[2] = 2
     run: RunConfig
     shape: tuple[PositiveInt, PositiveInt, PositiveInt]
     grids: tuple[tuple[PositiveInt, PositiveInt], ...] = ()
