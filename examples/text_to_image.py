@@ -1,8 +1,8 @@
-"""Draw images of prompts with flow matching and DTM side by side, by the models that come with the package.
+"""Generate images with flow matching and DTM side by side, with the models that ship with the package.
 
     python examples/text_to_image.py --out out/demo.png
 
-Says of each image whether it is what was asked for, by an exact check, and what it took. A few seconds.
+Reports for each image whether it satisfies its prompt, by an exact check, and its cost. Takes a few seconds.
 """
 
 import argparse
@@ -32,22 +32,22 @@ ROWS = [("shapes-fm", 4), ("shapes-fm", 16), ("shapes-dtm-from-fm", 4), ("shapes
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/demo.png"), help="where the image goes")
+    parser.add_argument("--out", type=Path, default=Path("out/demo.png"), help="output image")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     seeds = range(args.seed, args.seed + len(PROMPTS))
     figure, axes = plt.subplots(len(ROWS), len(PROMPTS), figsize=(1.5 * len(PROMPTS), 1.75 * len(ROWS)))
     for row, (name, steps) in zip(axes, ROWS, strict=True):
         pipeline, recipe = load_model(name)
-        drawn = pipeline.generate(PROMPTS, seeds, **recipe.sampling.arguments() | {"steps": steps})
-        right = check(drawn.images, PROMPTS).tolist()
-        cost = drawn.evaluations
+        result = pipeline.generate(PROMPTS, seeds, **recipe.sampling.arguments() | {"steps": steps})
+        right = check(result.images, PROMPTS).tolist()
+        cost = result.evaluations
         print(
-            f"{name}, {steps} steps: {sum(right)} of {len(right)} as asked, "
-            f"{cost.backbone} backbone and {cost.head} head evaluations an image, {drawn.seconds:.2f} s in all"
+            f"{name}, {steps} steps: {sum(right)} of {len(right)} ok, "
+            f"{cost.backbone} backbone and {cost.head} head evaluations per image, {result.seconds:.2f} s in total"
         )
-        for ax, prompt, image, ok in zip(row, PROMPTS, drawn.images, right, strict=True):
-            print(f"  {'as asked    ' if ok else 'not as asked'}  {prompt}")
+        for ax, prompt, image, ok in zip(row, PROMPTS, result.images, right, strict=True):
+            print(f"  {'ok' if ok else 'prompt not satisfied'}: {prompt}")
             ax.imshow(image.movedim(0, -1))
             ax.set(xticks=[], yticks=[])
             ax.set_title(prompt.replace(" and ", "\nand ").replace(" of ", "\nof "), fontsize=6)
@@ -57,11 +57,11 @@ def main() -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(args.out, dpi=110)
-    print(f"\nImage: {args.out} (green: as asked, red: not)\n")
-    print("Next, in this environment (source .venv/bin/activate):")
+    print(f"\nImage: {args.out} (green: ok, red: prompt not satisfied)\n")
+    print("Next:")
     print("  tmatch generate 'a red circle and a blue square' --images 9 --out circles.png")
-    print("  tmatch evaluate --prompts 200                       # how often it draws what it is told")
-    print("  tmatch train shapes-dtm-from-fm --out runs/shapes   # train it yourself; the same command resumes")
+    print("  tmatch evaluate --prompts 200                       # how often images satisfy their prompts")
+    print("  tmatch train shapes-dtm-from-fm --out runs/shapes   # train it yourself; rerun to resume")
 
 
 if __name__ == "__main__":

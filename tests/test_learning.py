@@ -1,4 +1,4 @@
-"""The per-token limit, learnt: what independent tokens cost, and what brings the dependence back."""
+"""The per-token limit in training: independent tokens lose the dependence; steps or a head patch restore it."""
 
 import importlib.util
 from pathlib import Path
@@ -29,15 +29,15 @@ def test_dtm_loses_and_regains_the_dependence_between_tokens(example) -> None:  
 
     one_step = example.points(by_token, 1, 3000)
     assert abs(example.correlation(one_step)) < 0.1, "one step: the coordinates are independent"
-    assert (one_step.std(0) - target.std(0)).abs().max() < 0.2, "though each alone is right"
+    assert (one_step.std(0) - target.std(0)).abs().max() < 0.2, "though each marginal is right"
 
     correlations = [example.correlation(example.points(by_token, steps, 3000)) for steps in (1, 2, 16)]
     assert correlations == sorted(correlations)
-    assert correlations[-1] > 0.85, "more steps bring the dependence back"
+    assert correlations[-1] > 0.85, "more steps restore the dependence"
     assert example.correlation(example.points(by_patch, 1, 3000)) > 0.85, "so does a head patch over both tokens"
 
 
-def test_it_is_the_joint_that_is_lost(example) -> None:  # noqa: ANN001
+def test_one_step_loses_the_joint_distribution(example) -> None:  # noqa: ANN001
     """One step of the token-by-token model fills the two corners that the data leaves empty."""
     model = example.train(None, iterations=500)
 
