@@ -3,8 +3,8 @@
     python examples/per_token_limit.py --out out/per_token_limit.png
 
 The data are points of the plane near two of four corners, as *two tokens* of one channel. In a single step DTM samples
-each coordinate from the right marginal but independently, and fills all four corners. More steps restore the dependence,
-and so does a head patch that samples both tokens jointly. About a minute on two CPU cores.
+each coordinate from the right marginal but independently, and fills all four corners. More steps restore the
+dependence, and so does a head patch that samples both tokens jointly. About a minute on two CPU cores.
 """
 
 import argparse

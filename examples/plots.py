@@ -7,9 +7,7 @@ import torch
 try:
     import matplotlib
 except ImportError:
-    raise SystemExit(
-        "The examples need matplotlib: pip install 'tmatch[plot]', or pip install '.[plot]' in a clone."
-    ) from None
+    raise SystemExit("The examples need matplotlib: pip install matplotlib") from None
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 State = Tensor  # (batch, *grid, channels)
 Time = Tensor  # () or (batch,), in [0, 1]; for s see tmatch.head.Head
-T = TypeVar("T")
+Entry = TypeVar("Entry")
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 """Precision of matrix products; weights, gradients, states and residual streams stay in float32."""
@@ -46,7 +46,7 @@ def positive_int(name: str, value: SupportsIndex) -> int:
     return number
 
 
-def lookup(what: str, table: Mapping[str, T], name: str) -> T:
+def lookup(what: str, table: Mapping[str, Entry], name: str) -> Entry:
     """The entry of that name, or an error that suggests the closest one."""
     if name in table:
         return table[name]

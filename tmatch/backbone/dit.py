@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import FULL_ATTENTION, AttentionMask, SelfAttention, attention_mask
 from tmatch.backbone.cache import LayerKVCache, kv_caches, require_capacity
-from tmatch.backbone.cross import CrossAttention, Keys
+from tmatch.backbone.cross import CrossAttention, CrossKV
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
 from tmatch.layers import (
@@ -39,7 +39,7 @@ class BlockContext(NamedTuple):
     """What a block computes from it for all tokens: its own modulation, and the keys and values of the text."""
 
     modulation: tuple[Tensor, ...]  # shift, scale and gate of the attention and of the MLP, each (batch, 1, width)
-    text: Keys | None
+    text: CrossKV | None
 
 
 @dataclass(frozen=True)

@@ -134,12 +134,12 @@ def generate(
             observers = [*([advance] if progress else []), *([path.append] if keep_path else []), *callbacks]
             options = replace(params, guidance=params.guidance.of(images, len(seeds)))
             with counting(model.kernel, options) as evaluations, evaluating(model):
-                x = model.sample(shape, rng, given, steps, options, sampler=sampler, callback=_all(observers))
+                x = model.sample(shape, rng, given, steps, options, sampler=sampler, callback=_fan_out(observers))
             results.append(Generation(x, evaluations, 0.0, path))
     return _concatenate(results, time.perf_counter() - started)
 
 
-def _all(callbacks: Sequence[Callback]) -> Callback | None:
+def _fan_out(callbacks: Sequence[Callback]) -> Callback | None:
     """One callback that calls each; None if there are none, so that the model computes no snapshots."""
 
     def call(snapshot: Snapshot) -> None:
