@@ -118,7 +118,7 @@ def test_bad_plans_are_refused() -> None:
         plan(model(), SHAPE, 10, "H100 SXM", 4, 10, text=TEXT)
     with pytest.raises(ValueError, match="among 4 GPUs, 3 images at a time; make it a multiple of 12"):
         plan(model(), SHAPE, 8, "H100 SXM", 4, 10, text=TEXT, micro_batch=3)
-    with pytest.raises(ValueError, match="Matrix products are in float32, tf32, bfloat16; got 'int8'"):
+    with pytest.raises(ValueError, match="precision must be one of float32, tf32, bfloat16; got 'int8'"):
         plan(model(), SHAPE, 8, "H100 SXM", 4, 10, text=TEXT, precision="int8")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no device 'H10'"):
         plan(model(), SHAPE, 8, "H10", 4, 10, text=TEXT)

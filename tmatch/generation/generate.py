@@ -96,20 +96,11 @@ def sampling_precision(precision: Precision, model: nn.Module, device: torch.dev
 
 
 def generate(
-    model: Model,
-    shape: Sequence[int],
-    seeds: Sequence[int],
-    condition: Condition | None = None,
-    *,
-    steps: Steps | None = None,
-    params: SamplingParams = SamplingParams(),
-    sampler: Sampler = Sampler(),
-    callback: Callback | None = None,
-    batch_size: int = 64,
-    progress: bool = False,
-    keep_path: bool = False,
+    model: Model, shape: Sequence[int], seeds: Sequence[int], condition: Condition | None = None, *,
+    steps: Steps | None = None, params: SamplingParams = SamplingParams(), sampler: Sampler = Sampler(),
+    callback: Callback | None = None, batch_size: int = 64, progress: bool = False, keep_path: bool = False,
     precision: Precision = "float32",
-) -> Generation:
+) -> Generation:  # fmt: skip
     """One sample of `shape` (*grid, channels) per seed, in float32 independent of the batch size.
 
     `precision` applies to matrix products; states stay in float32. Lower precisions round differently in batches of
