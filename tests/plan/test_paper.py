@@ -55,7 +55,7 @@ def test_the_document_has_the_figures_of_the_command(paper: ModuleType) -> None:
         f"{ratios['flops_if_the_head_prepared_at_every_step']:.0f} to 1",
         f"{RESULT['seconds_16_x_4_at_default_utilisation']:.3f} s",
         f"{RESULT['seconds_fm_128_at_default_utilisation']:.2f} s",
-        f"{sum(training['flops_a_step'].values()) / 2048 / 1e12:.2f} TFLOPs an image",
+        f"{sum(training['flops_a_step'].values()) / 2048 / 1e12:.2f} TFLOPs per image",
         f"{training['gpu_hours']:,.0f} GPU-hours",
         f"{training['days']:.2f} days",
     ):
