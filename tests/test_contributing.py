@@ -12,26 +12,36 @@ import pytest
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"`(tmatch/[\w/]+\.py)`:\n\n```(python|diff)\n(.*?)```", re.DOTALL)
 BLOCKS = BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text())
-REGISTERED = "velocity] or [velocity or ssprk3"
+TRAIN = "--train.steps 2 --train.batch-size 4 --train.preview-every 0 --train.validate-every 0 --validation-images 4"
+SMALL = (
+    f"{TRAIN} --data.images 16 --eval-prompts 2 --backbone.width 16 --backbone.depth 1 --head.width 16 --head.depth 1"
+)
+COMMANDS = re.findall(
+    r"^    tmatch (train|generate|evaluate)(.*)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+)
+REGISTERED = "velocity] or [velocity or ssprk3 or transformer or overshoot or mean-flow"
 
 
 def apply(diff: str, source: str) -> str:
-    """Insert each + line below the line above it, unless it is already there."""
+    """Apply a diff whose context lines say where to insert."""
     lines, position = source.splitlines(), 0
     for line in diff.splitlines():
-        text = line[1:]
-        if line.startswith("+") and text not in lines:
+        mark, text = line[:1], line[1:]
+        if mark in (" ", "-"):
+            position = lines.index(text, position) + 1
+        if mark == "-":
+            position -= 1
+            del lines[position]
+        if mark == "+":
             lines.insert(position, text)
             position += 1
-        elif line.startswith((" ", "+")):
-            position = lines.index(text) + 1
     return "\n".join(lines) + "\n"
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.safetensors")
-    for name in ("tmatch", "tests", "docs", "examples", "benchmarks"):
+    for name in ("tmatch", "tests", "docs", "examples", "benchmarks", "scripts"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     for file in [*ROOT.glob("*.md"), ROOT / "pyproject.toml"]:
         shutil.copy(file, tmp_path)
@@ -56,17 +66,30 @@ def laws(project: Path, *arguments: str, code: int = 0) -> str:
 
 
 def test_the_worked_examples_satisfy_every_law(project: Path) -> None:
-    output = laws(project, "tests/parametrization", "tests/solver", "tests/eval/test_exact.py", "-k", REGISTERED)
+    folders = ("tests/parametrization", "tests/solver", "tests/head", "tests/eval/test_exact.py")
+    output = laws(project, *folders, "-k", REGISTERED)
     assert "test_a_perfect_kernel_regenerates_the_data[velocity-diffusion-cosine]" in output
     assert "test_so_is_every_process_and_parametrization[linear-velocity]" in output
     assert "test_error_falls_with_the_order[stretched-ssprk3]" in output
 
 
-def test_the_worked_examples_pass_the_linters_and_are_listed(project: Path) -> None:
-    run(project, "tests/test_docs.py")  # make tree
-    laws(project, "tests/test_docs.py", "tests/test_architecture.py", "-k", "tree or folder or velocity or ssprk3")
+def test_the_worked_examples_pass_the_linters(project: Path) -> None:
+    run(project, "scripts/docs.py")
+    assert "velocity.py" in (project / "docs" / "tree.md").read_text()
+    files = [path for path, kind, _ in BLOCKS if kind == "python"]
+    laws(project, "tests/test_architecture.py", "-k", " or ".join(path.rpartition("/")[2] for path in files))
     for command in (("check",), ("format", "--check")):
-        run(project, "-m", "ruff", *command, "tmatch/parametrization", "tmatch/solver")
+        run(project, "-m", "ruff", *command, *(path for path, _, _ in BLOCKS))
+
+
+def test_the_worked_examples_run_from_the_command_line(project: Path) -> None:
+    assert {command for command, _ in COMMANDS} == {"train", "generate", "evaluate"}
+    commands = [
+        [command, *options.split(), *(SMALL.split() if command == "train" else [])] for command, options in COMMANDS
+    ]
+    output = run(project, "-c", f"from tmatch.app.cli import main\nfor command in {commands}: main(command)")
+    assert "sharpness of reference" in output
+    assert (project / "stripes.png").is_file()
 
 
 def test_the_laws_catch_a_wrong_example(project: Path) -> None:
