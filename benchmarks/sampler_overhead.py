@@ -40,8 +40,8 @@ def interleaved(model: tm.TransitionMatching, shape: tuple[int, ...], batch: int
             bare_transition(model, x, head_steps)
             bare += time.perf_counter() - started
 
-    params = tm.SamplingParams(tm.Euler(head_steps), observe=observe)
-    tm.generate(model, shape, range(batch), steps=transitions, params=params, batch_size=batch)
+    params = tm.SamplingParams(tm.Euler(head_steps))
+    tm.generate(model, shape, range(batch), steps=transitions, params=params, batch_size=batch, callback=observe)
     return time.perf_counter() - began - bare, bare
 
 
@@ -61,7 +61,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     backbone = tm.DiT(channels=16, width=args.width, depth=args.depth, heads=8)
-    model = tm.build("dtm", backbone, channels=16, head=tm.HeadConfig(args.head_width, args.head_depth))
+    model = tm.build("dtm", backbone, channels=16, head=tm.HeadConfig(width=args.head_width, depth=args.head_depth))
     shape = (args.rows, args.rows, 16)
     runs = [interleaved(model, shape, args.batch, args.transitions, args.head_steps) for _ in range(args.repeats + 1)][
         1:

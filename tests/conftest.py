@@ -1,4 +1,5 @@
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,12 @@ import torch
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed() -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(0)  # initial weights; everything random in the library takes its own Noise
+    torch.manual_seed(0)  # initial weights; everything random in the library takes its own RandomStreams
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["TMATCH_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ USED = Activations(kept=1000, peak=1200, copies=300)
 
 def model() -> tm.Model:
     with torch.device("meta"):
-        return tm.build("dtm", tm.DiT(16, 64, 6, 4, 8), 16, tm.HeadConfig(32, 2))
+        return tm.build("dtm", tm.DiT(16, 64, 6, 4, 8), 16, tm.HeadConfig(width=32, depth=2))
 
 
 def numbers() -> int:

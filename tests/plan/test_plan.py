@@ -15,7 +15,7 @@ SHAPE, TEXT = (4, 4, 16), (5, 8)
 
 def model(name: str = "dtm") -> tm.Model:
     with torch.device("meta"):
-        return tm.build(name, tm.DiT(16, 64, 2, 4, 8), 16, tm.HeadConfig(64, 1))
+        return tm.build(name, tm.DiT(16, 64, 2, 4, 8), 16, tm.HeadConfig(width=64, depth=1))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_what_fits_has_room_for_its_images(small: Plan) -> None:
 
 def test_a_backbone_without_checkpointing_says_so() -> None:
     with torch.device("meta"):
-        model = tm.build("dtm", tm.MLP((2, 2), 16), 16, tm.HeadConfig(64, 1))
+        model = tm.build("dtm", tm.MLP((2, 2), 16), 16, tm.HeadConfig(width=64, depth=1))
     found = plan(model, (2, 2, 16), 8, "RTX 4090", 1, 10, draw=Draw(steps=2, head_steps=1, guided=False))
     assert found.activations[1] is None
     assert list(found.memory) == ["DDP", "FSDP2"]

@@ -28,7 +28,7 @@ def guided(text: tm.Condition, head_steps: int) -> tm.SamplingParams:
     return tm.SamplingParams(tm.Euler(head_steps), tm.ClassifierFreeGuidance(text))
 
 
-@pytest.mark.parametrize(("name", "steps"), [*((name, steps_of(name)) for name in ROWS), ("fm-restart", 10)])
+@pytest.mark.parametrize(("name", "steps"), [(name, steps_of(name)) for name in ROWS])
 def test_evaluations_are_those_of_generation(name: str, steps: int | None) -> None:
     found = sampling(meta(name), shape_of(name), TEXT, Draw(steps, head_steps=3))
     params = guided(condition(1, seed=9), 3)
@@ -70,7 +70,7 @@ def test_a_call_reads_the_weights_it_needs() -> None:
 
 def test_a_llama_decodes_from_its_cache_too() -> None:
     with torch.device("meta"):
-        model = tm.build("ar-discrete", tm.Llama(24, 24, 2, 2, 8), 4, tm.HeadConfig(codes=CODES))
+        model = tm.build("ar-discrete", tm.Llama(24, 24, 2, 2, 8), 4, codebook_size=CODES)
     found = sampling(model, (2, 3, 1), TEXT)
     assert found.evaluations("backbone") == 6
     assert found.calls[0].evaluations is False  # the text, read once

@@ -19,7 +19,7 @@ GRID = (8, 8, 4)  # fused attention rounds up to 32 tokens
 def build(name: str, **settings: bool) -> tm.Model:
     row = VARIANTS[name]
     backbone = tm.DiT(24 if row.embeds else 4, 24, 2, 2, 8, timed=row.timed, **settings)
-    return tm.build(name, backbone, 4, tm.HeadConfig(24, 2, codes=CODES if row.codes else None))
+    return tm.build(name, backbone, 4, tm.HeadConfig(width=24, depth=2), CODES if row.discrete else None)
 
 
 def meta(name: str, **settings: bool) -> tm.Model:

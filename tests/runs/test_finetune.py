@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from small import init_run
+from small_runs import init_run
 
 from tmatch.app.plan import Hardware, plan_run
 from tmatch.conditioning import WordEncoder

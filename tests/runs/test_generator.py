@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from small import TRAIN, changed, small_run
+from small_runs import TRAIN, changed, small_run
 
 from tmatch.codec.saved import load_autoencoder_file
 from tmatch.datasets import FolderData, ShapesData, shapes_split

@@ -1,6 +1,6 @@
-"""A program: pairs of processes that agree, come to rest and end as Python does; it fails where one of them dies of it.
+"""A program: pairs of processes that communicate, drain and exit; it fails if one of them aborts.
 
-From its last word on a process hardly lets its threads run (`setswitchinterval`): that is when one of Gloo aborts it.
+After `drain` a process hardly lets its threads run (`setswitchinterval`), which is when Gloo's threads abort it.
 """
 
 import os
@@ -13,27 +13,25 @@ from torch import distributed as dist
 
 from tmatch.train.parallel import DDP
 
-PAIRS = 12
+PAIRS = 8
 
 
-def agree(rank: int, store: Path) -> None:
-    signal.alarm(200)  # not to outlive a test that was given up
+def communicate(rank: int, store: Path) -> None:
+    signal.alarm(200)  # in case the test is killed
     dist.init_process_group("gloo", init_method=store.as_uri(), rank=rank, world_size=2)
     sys.setswitchinterval(10)
-    processes = DDP(torch.device("cpu"))
-    assert processes.any_rank(True)
-    processes.drain()
+    distributed = DDP(torch.device("cpu"))
+    assert distributed.any_rank(True)
+    distributed.drain()
 
 
-codes = []
-for pair in range(PAIRS):
-    children = []
-    for rank in range(2):
-        child = os.fork()  # at once: torch is imported
-        if child == 0:
-            agree(rank, Path(sys.argv[1]) / f"pair-{pair}")
-            sys.exit()
-        children.append(child)
-    codes += [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+children = []
+for number in range(2 * PAIRS):
+    child = os.fork()  # torch is imported already
+    if child == 0:
+        communicate(number % 2, Path(sys.argv[1]) / f"pair-{number // 2}")
+        sys.exit()
+    children.append(child)
+codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 print(codes)
 sys.exit(any(codes))

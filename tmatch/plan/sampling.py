@@ -73,7 +73,7 @@ def sampling(model: Model, shape: Shape, text: Text | None, draw: Draw = Draw())
         _sample(model, shape, text, draw)
     calls = [*_backbone_calls(kernel.backbone, script)]
     if kernel.head is not None:
-        calls += _head_calls(cast("Head", kernel.head), script, head_steps)
+        calls += _head_calls(kernel.head, script, head_steps)
     for asked in script.other.values():
         calls.append(Calls("other", True, asked.count, cost(partial(asked.named["layer"], *asked.args), kernel)))
     return Sampling(draw, model.transitions(draw.steps), tuple(calls))
