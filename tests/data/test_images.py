@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 
 import tmatch as tm
 from tmatch.codec import Codec
+from tmatch.codec.saved import shipped_autoencoder
 from tmatch.data import FolderImages, ShapeImages
 from tmatch.data.encode import encode_dataset
 from tmatch.data.images import center_crop, grid, load_image, read_image, save_image
 from tmatch.data.shapes import VOCABULARY
-from tmatch.codec.saved import shipped_autoencoder
 
 
 def folder_of(path: Path, count: int = 5) -> Path:

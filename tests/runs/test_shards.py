@@ -167,7 +167,7 @@ def test_other_encoders_and_patches_that_do_not_divide_are_rejected(shards: Path
         load_model(str(tmp_path / "run"))
     with pytest.raises(ValueError, match="do not divide: set patch"):
         fit(shards_run(shards).model_copy(update={"patch": (4, 4)}), tmp_path / "patch")
-    with pytest.raises(ValueError, match="no manifest.json"):
+    with pytest.raises(ValueError, match=r"no manifest\.json"):
         fit(shards_run(tmp_path), tmp_path / "none")
 
 
