@@ -79,8 +79,8 @@ def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
             "--train.batch-size or --train.gradient-accumulation-steps."
         )
     return plan(
-        model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps, text=None if width is None else (length, width),
-        micro_batch=train.batch_size // parts, replicas=train.replicas,
+        model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps,
+        text=None if width is None else (length, width), micro_batch=train.batch_size // parts, replicas=train.replicas,
         precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
         draw=Draw(how.steps, how.head_steps, guided=how.guidance != 1, iterations=how.iterations),
     )  # fmt: skip
