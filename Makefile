@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Packages are installed without bytecode: the first process writes it, and the next ones read it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check tables tree install clean
+.PHONY: demo test check docs tables install clean
 
 demo: .venv/base
 	$(BIN)/python examples/text_to_image.py --out out/demo.png
@@ -21,12 +21,13 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The generated pages of docs/.
+docs: .venv/installed tables
+	$(BIN)/python scripts/docs.py
+
 # What `tmatch variants`, `recipes` and `models` print; run it after changing a variant or a recipe.
 tables: .venv/base
 	$(BIN)/python -m tmatch.app.tables
-
-tree: .venv/installed
-	$(BIN)/python tests/test_docs.py
 
 install: .venv/installed
 

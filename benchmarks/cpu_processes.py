@@ -1,12 +1,11 @@
-"""Training on the cores of a CPU: one of them, all as threads of a process, or a process a core.
+"""Training on CPU cores: one core, one process with several threads, or one process per core.
 
     python benchmarks/cpu_processes.py [--cores 2] [--recipes shapes-fm shapes-artm-3]
         [--out docs/results/cpu_processes.json]
 
-Threads meet in every operation of a network, processes once a step, when gradients are averaged. Each way is started
-several times, in turns with the others, and takes whole steps of `Trainer` on noise in the place of latents. The batch
-is that of the recipe, over all processes together. Ratios are medians over the turns. Threads that wait sleep, as
-`tmatch` has them.
+Threads synchronize in every operation of a network, processes once per step, when gradients are averaged. Each setup
+is started several times, alternating with the others, and runs full `Trainer` steps on noise instead of latents. The
+batch size is that of the recipe, over all processes. Ratios are medians. Waiting threads sleep, as `tmatch` sets them.
 """
 
 import argparse
@@ -26,12 +25,12 @@ from tmatch.train import Trainer
 
 
 def ways(cores: int) -> dict[str, tuple[int, int]]:
-    """How many processes, of how many threads."""
+    """Processes and threads per process."""
     return {"one_core": (1, 1), "threads": (1, cores), "processes": (cores, 1)}
 
 
 def train(recipe_name: str, steps: int) -> None:
-    """Print the median seconds of a step; by every process, where there are several."""
+    """Print the median seconds per step."""
     recipe = RECIPES[recipe_name]()
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(task_of(recipe), recipe.train, Path(folder))
@@ -44,7 +43,7 @@ def train(recipe_name: str, steps: int) -> None:
 
 
 def start(recipe_name: str, processes: int, threads: int, steps: int) -> float:
-    """Seconds of a step, in processes of their own."""
+    """Seconds per step, in new processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += [__file__, "--train", "--recipes", recipe_name, "--steps", str(steps)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
@@ -68,9 +67,9 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["shapes-fm", "shapes-dtm-mean", "shapes-artm-3"])
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=30, help="that are timed of each start")
-    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)  # in a process that was started here
-    parser.add_argument("--out", type=Path, help="also write the result there")
+    parser.add_argument("--steps", type=int, default=30, help="timed steps per start")
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)  # used by the started processes
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     if args.train:
         return train(*args.recipes, args.steps)

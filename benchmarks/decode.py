@@ -55,7 +55,7 @@ class Size:
 
 def ours(backbone: nn.Module, size: Size, compiled: bool = False) -> Run:
     """FHTM-3 on a backbone of ours."""
-    head = tm.HeadConfig(size.head_width, size.head_depth)
+    head = tm.HeadConfig(width=size.head_width, depth=size.head_depth)
     model = tm.build(f"fhtm-{STATES}", backbone, CHANNELS, head).eval()
     if compiled:
         compile_for_sampling(model)

@@ -1,4 +1,4 @@
-"""FLOPs of a call on a CPU, attention among them: PyTorch's counter has formulas only for attention on GPUs."""
+"""FLOPs of a call on a CPU, including attention, which PyTorch's counter covers only on GPUs."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ def forward(query: Size, key: Size, value: Size, *_: object, **__: object) -> in
 
 
 def backward(grad: Size, query: Size, key: Size, value: Size, *_: object, **__: object) -> int:
-    """The scores are computed again, and that counts, as it does on GPUs."""
+    """Counts the recomputed scores, as on GPUs."""
     return sdpa_backward_flop_count(grad, query, key, value)
 
 
@@ -25,7 +25,7 @@ ATTENTION = {
 
 
 def flops(call: Callable[[], object]) -> int:
-    """Of a call: two for each multiplication of a product."""
+    """FLOPs of a call: two per multiply-add."""
     with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:
         call()
     return counter.get_total_flops()

@@ -1,12 +1,12 @@
-"""Captions satisfied by flow matching and DTM trained alike, over numbers of steps; guidance chosen for each setting.
+"""Captions satisfied by flow matching and DTM as a function of the number of steps.
 
     python benchmarks/learning.py shapes-fm shapes-dtm-mean [--prompts 1000] [--out docs/results/learning.json]
 
-Models are names or folders of runs. For each setting the guidance that satisfies most captions of the validation split
-is taken to the test split: other scenes, other noise. Then the setting of each model that did best on the validation
-split is named, and measured on sentences that were withheld from training too. What is in the file already, of the same
-weights, is not measured again. Last, the cheapest setting of each model within 1% of the first model's best is timed,
-in turns.
+Models are names or folders of runs. For each setting, the guidance scale that satisfies the most validation captions is
+evaluated on the test split (other scenes, other noise). The setting of each model that is best on the validation split
+is also evaluated on sentences withheld from training. Settings that the result file already has for the same weights
+are skipped. Finally, the cheapest setting of each model within 1% of the first model's best is timed, alternating
+between models. `make docs` writes docs/learning.md from the result.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from tmatch.generation.config import SamplingConfig
 from tmatch.runs import load_model
 
 GUIDANCE = (1.0, 1.5, 2.0, 3.0)
-STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # of models without a head
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128)  # for models without a head
 GRID = [(steps, head) for steps in (1, 2, 4, 8, 16, 32) for head in (1, 2, 4, 8, 16)]
 SHOWN = ("model", "steps", "head_steps", "guidance", "captions_satisfied", "head_evaluations")
 Row = dict[str, Any]
@@ -39,7 +39,7 @@ def settings_of(pipeline: TextToImage) -> list[tuple[int, int]]:
 
 
 def digest(model: str) -> str:
-    """Which weights these are."""
+    """Digest of the weights."""
     return hashlib.sha256((load_model(model).folder / "model.safetensors").read_bytes()).hexdigest()[:12]
 
 
@@ -50,7 +50,7 @@ def satisfied(model: str, prompts: ShapeImages, steps: int, head: int, guidance:
 
 
 def measure(model: str, steps: int, head: int, prompts: int, validation: int) -> Row:
-    """One setting: guidance by the validation split, the figure by the test split."""
+    """One setting: guidance chosen on the validation split, result on the test split."""
     chosen_by = shapes_split(validation, "validation")
     shares = {w: satisfied(model, chosen_by, steps, head, w)["captions_satisfied"] for w in GUIDANCE}
     guidance = max(shares, key=lambda w: shares[w])
@@ -66,7 +66,7 @@ def measure(model: str, steps: int, head: int, prompts: int, validation: int) ->
 
 
 def chosen(rows: list[Row], model: str, prompts: int) -> Row:
-    """The setting that did best on the validation split, the cheapest of equals; and how it does on new sentences."""
+    """The best setting on the validation split (the cheapest if tied), also evaluated on withheld sentences."""
     own = sorted((row for row in rows if row["model"] == Path(model).name), key=cost)
     best = max(own, key=lambda row: max(row["validation"].values()))
     setting = (best["steps"], best["head_steps"], best["guidance"])
@@ -74,18 +74,18 @@ def chosen(rows: list[Row], model: str, prompts: int) -> Row:
 
 
 def cheapest(rows: list[Row], model: str, bar: float) -> Row | None:
-    """The setting of a model that took the least time among those that satisfy enough."""
+    """The cheapest setting of a model that reaches the threshold."""
     enough = [row for row in rows if row["model"] == Path(model).name and row["captions_satisfied"] >= bar]
     return min(enough, key=lambda row: cost(row), default=None)
 
 
 def cost(row: Row) -> float:
-    """Evaluations, a head's counted as the share of the backbone's operations that it takes here."""
+    """Network evaluations; one of the head costs about 0.15 of one of the backbone."""
     return float(row["backbone_evaluations"] + 0.15 * row["head_evaluations"])
 
 
 def timed(models: list[str], rows: list[Row], bar: float, repeats: int = 9) -> list[Row]:
-    """Milliseconds an image of the cheapest settings that come within 1% of the best, in turns, medians."""
+    """Median milliseconds per image of the cheapest settings within 1% of the best, alternating between models."""
     found = {model: row for model in models if (row := cheapest(rows, model, bar)) is not None}
     pipelines = {model: load_model(model).pipeline for model in found}
     prompts = shapes_split(64, "validation")
@@ -114,7 +114,7 @@ def cell(row: Row | None) -> str:
 
 
 def table(model: str, rows: list[Row]) -> list[str]:
-    """The settings of one model: steps down, head steps across."""
+    """Table of one model: steps by head steps."""
     found = {(row["steps"], row["head_steps"]): row for row in rows if row["model"] == model}
     heads = sorted({head for _, head in found})
     titles = ["captions satisfied"] if heads == [1] else [f"{head} head steps" for head in heads]
@@ -125,20 +125,20 @@ def table(model: str, rows: list[Row]) -> list[str]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The tables, as docs/learning.md."""
+    """The page docs/learning.md."""
     rows = result["rows"]
-    lines = ["# Captions satisfied, by steps", "", "Written by `python benchmarks/learning.py`; do not edit.", ""]
+    lines = ["# Captions satisfied by number of steps", "", "<!-- Generated by `make docs`; do not edit. -->", ""]
     lines += [
-        f"{rows[0]['prompts']:,} captions of held-out scenes of `shapes`, 95% intervals; guidance w chosen for each",
-        "setting on a validation split. Evaluations of the backbone: one a step; of the head: head steps a step.",
+        f"Fraction of {rows[0]['prompts']:,} captions of held-out `shapes` scenes that the generated image satisfies,",
+        "with 95% intervals. The guidance scale w is chosen per setting on a validation split. One step evaluates the",
+        "backbone once and the head *head steps* times. `python benchmarks/learning.py` measures these numbers.",
         "",
-        "## Steps, head steps and guidance all chosen on the validation split",
+        "## Best setting on the validation split",
         "",
-        "The last column: captions of colour attribution that were withheld from training, such as",
-        f"'{shapes_split(1, 'withheld').captions[0]}'; the one before it: the colour attribution of the test split,",
-        "which is drawn from all sentences.",
+        "Withheld sentences are colour-attribution captions that were left out of training, such as",
+        f"'{shapes_split(1, 'withheld').captions[0]}'. The test split, in the columns before, samples all sentences.",
         "",
-        "| model | steps | head steps | w | test | its colour attribution | withheld sentences |",
+        "| model | steps | head steps | w | test | test, colour attribution only | withheld sentences |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in result["chosen"]:
@@ -149,8 +149,8 @@ def report(result: dict[str, Any]) -> str:
     lines.append("")
     for model in dict.fromkeys(row["model"] for row in rows):
         lines += [f"## {model}", "", *table(model, rows), ""]
-    lines += [f"## Within 1% of the best of {rows[0]['model']} ({result['best']:.3f})", ""]
-    lines += ["| model | steps | head steps | captions satisfied | ms an image |", "|---|---|---|---|---|"]
+    lines += [f"## Cheapest setting within 1% of the best of {rows[0]['model']} ({result['best']:.3f})", ""]
+    lines += ["| model | steps | head steps | captions satisfied | ms per image |", "|---|---|---|---|---|"]
     for row in result["within_1_percent"]:
         head = row["head_steps"] if row["head_evaluations"] else ""
         shown = (row["model"], row["steps"], head, f"{row['captions_satisfied']:.3f}", row["milliseconds_an_image"])
@@ -158,20 +158,19 @@ def report(result: dict[str, Any]) -> str:
     there = {row["model"] for row in result["within_1_percent"]}
     for model in dict.fromkeys(row["model"] for row in rows):
         if model not in there:
-            lines += ["", f"{model} does not come within 1% of it at any of its settings."]
+            lines += ["", f"No setting of {model} comes within 1%."]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help="the first sets the mark")
-    parser.add_argument("--only", nargs="+", help="settings to measure, such as 16x1 (a model without a head) 16x4")
+    parser.add_argument("models", nargs="+", help="names or folders; the first one is the reference")
+    parser.add_argument("--only", nargs="+", help="settings to evaluate, such as 16x4 (steps x head steps)")
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--validation", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--threads", type=int, default=1, help="threads per process")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/results/learning.json"))
-    parser.add_argument("--report", type=Path, default=Path("docs/learning.md"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     result = json.loads(args.out.read_text()) if args.out.exists() else {"rows": []}
@@ -204,7 +203,6 @@ def main() -> None:
     result |= {"best": best, "within_1_percent": timed(args.models, rows, 0.99 * best)}
     print(json.dumps(result["within_1_percent"], indent=2))
     args.out.write_text(json.dumps(result, indent=1) + "\n")
-    args.report.write_text(report(result))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Prepare 10,000 images, killed at random and started again: the same bytes, and memory that does not grow.
+"""Prepare 10,000 images with random kills and restarts: the same bytes, and constant memory.
 
     python benchmarks/prepare.py [--images 10000] [--kills 5] [--out docs/results/prepare.json]
 
-The images are of `shapes`; the encoders are diffusers' tiny autoencoder and a small T5, built here with random
-weights, or those you name. Once undisturbed, once killed (SIGKILL) at random moments; and a tenth of the images,
-whose peak memory is what that of all of them is held against.
+The images are those of `shapes`; the encoders are AutoencoderTiny of diffusers and a small T5 with random weights, or
+those given as options. One run is undisturbed, one is killed (SIGKILL) at random times, and one, on a tenth of the
+images, shows whether the peak memory depends on their number.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tmatch.data.shards import ShardSet
 
 
 def build_encoders(folder: Path) -> tuple[str, str]:
-    """Small networks, saved as a hub would have them."""
+    """Save small networks as on the Hub, and return their folders."""
     from diffusers import AutoencoderTiny
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
@@ -44,8 +44,8 @@ def build_encoders(folder: Path) -> tuple[str, str]:
     return str(folder / "autoencoder"), str(folder / "text")
 
 
-def draw(folder: Path, count: int) -> None:
-    """Captioned images, as files."""
+def write_images(folder: Path, count: int) -> None:
+    """Write captioned images as files."""
     folder.mkdir()
     data, lines = ShapeImages(1, count), []
     for k, caption in enumerate(data.captions):
@@ -62,7 +62,7 @@ def command(source: Path, out: Path, encoders: tuple[str, str]) -> list[str]:
 
 
 def run(line: list[str], seconds: float | None = None) -> tuple[bool, float, float]:
-    """Whether a command ended before it was killed, its seconds, and its peak memory in MB."""
+    """Whether a command finished before it was killed, its duration in seconds, and its peak memory in MB."""
     started = time.perf_counter()
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while seconds is None or time.perf_counter() - started < seconds:
@@ -78,7 +78,7 @@ def run(line: list[str], seconds: float | None = None) -> tuple[bool, float, flo
 
 
 def digest(folder: Path) -> str:
-    """Of every name and byte of the shards and what goes with them."""
+    """A digest of the names and contents of all files."""
     total = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         total.update(f"{file.relative_to(folder)}\n".encode())
@@ -90,17 +90,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--autoencoder", help="instead of the one built here")
-    parser.add_argument("--text", help="instead of the one built here")
-    parser.add_argument("--out", type=Path, help="also write the result there")
+    parser.add_argument("--autoencoder", help="autoencoder to use instead of the built-in one")
+    parser.add_argument("--text", help="text encoder to use instead of the built-in one")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         built = build_encoders(folder)
         encoders = args.autoencoder or built[0], args.text or built[1]
-        draw(folder / "few", args.images // 10)
-        draw(folder / "all", args.images)
+        write_images(folder / "few", args.images // 10)
+        write_images(folder / "all", args.images)
         _, _, few = run(command(folder / "few", folder / "few-shards", encoders))
         _, alone, peak = run(command(folder / "all", folder / "alone", encoders))
         killed, ended = 0, False
@@ -110,8 +110,8 @@ def main() -> None:
                 rng.uniform(0.15, 0.35) * alone if killed < args.kills else None,
             )
             killed += not ended
-        made = ShardSet(folder / "alone").manifest.shards
-        shards = [(folder / "alone" / shard.file).stat().st_size for shard in made]
+        listed = ShardSet(folder / "alone").manifest.shards
+        shards = [(folder / "alone" / shard.file).stat().st_size for shard in listed]
         result = {
             "images": args.images,
             "killed": killed,

@@ -1,12 +1,12 @@
-"""Emoji and photographs, from files to images of prompts: prepare, train FM and DTM, generate.
+"""Emoji and photographs from files to generated images: prepare, train FM and DTM, generate.
 
     python benchmarks/real_data.py --emoji fluent_emoji_3d_64.zip [--photos flickr8k_64.zip]
         --autoencoder taesdxl --text all-MiniLM-L6-v2 [--steps 1600 1250] [--withheld 200] [--runs runs/real]
 
-Every part is a command of `tmatch`, printed before it runs; runs that were begun go on. FM and DTM train at the same
-time on a core each, for numbers of steps that take about the same seconds. There is one emoji a name, so whether a
-prompt was followed can be told without a judge: the image drawn of a name is nearest, among all emoji as the
-autoencoder renders them, to its own. Emoji that are `--withheld` from training tell what of that is recall.
+Every part is a `tmatch` command, printed before it runs; unfinished runs resume. FM and DTM train at the same time on
+one core each, for numbers of steps that take about the same time. There is one emoji per name, so no judge is needed: a
+prompt is followed if the generated image is nearest to its own emoji among all emoji as the autoencoder reconstructs
+them. `--withheld` emoji, which are not trained on, show how much of that is recall.
 """
 
 import argparse
@@ -38,13 +38,13 @@ PHOTOS = [
 ]  # fmt: skip
 MODELS = {"fm": "shards-fm", "dtm": "shards-dtm-mean"}
 NAMES = 200
-"""Emoji whose names are drawn to see whether they were followed."""
+"""Number of names to evaluate."""
 SHOWN = 12
-"""Of those that were withheld from training."""
+"""Number of withheld emoji in the image."""
 
 
 def tmatch(*words: str | Path) -> None:
-    """Run a command and show it."""
+    """Print a command and run it."""
     command = ["tmatch", *map(str, words)]
     print("$", shlex.join(command), flush=True)
     subprocess.run(
@@ -54,7 +54,7 @@ def tmatch(*words: str | Path) -> None:
 
 
 def unpacked(images: zipfile.ZipFile, rows: list[tuple[str, list[str]]], folder: Path) -> Path:
-    """A folder with captions: (name in the archive, captions) a row."""
+    """A folder of images with captions, from rows of (name in the archive, captions)."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for name, captions in rows:
@@ -66,7 +66,7 @@ def unpacked(images: zipfile.ZipFile, rows: list[tuple[str, list[str]]], folder:
 
 
 def emoji(archive: Path, folder: Path, withheld: int) -> dict[str, Path]:
-    """One image a concept, with its name, and with its name and keywords; some from all over the list set apart."""
+    """One image per name, captioned by the name and by the name with keywords; evenly spaced ones are withheld."""
     with zipfile.ZipFile(archive) as images:
         rows = [json.loads(line) for line in images.read("meta.jsonl").decode().splitlines()]
         kept = [row for row in rows if row["tone"] in ("", "Default")]
@@ -82,7 +82,7 @@ def emoji(archive: Path, folder: Path, withheld: int) -> dict[str, Path]:
 
 
 def photos(archive: Path, folder: Path, split: str) -> Path:
-    """Photographs of one split with their five captions."""
+    """Photographs of one split with their captions."""
     with zipfile.ZipFile(archive) as images:
         rows = [json.loads(line) for line in images.read("captions.jsonl").decode().splitlines()]
         return unpacked(
@@ -91,7 +91,7 @@ def photos(archive: Path, folder: Path, split: str) -> Path:
 
 
 def trained(name: str, shards: Path, out: Path, steps: int, *more: str | Path) -> dict[str, Any]:
-    """A recipe for so many steps, on one core; the seconds are those of all calls that it took."""
+    """Train a recipe on one core; seconds include earlier calls of the same run."""
     recipe, started, spent = MODELS[name], time.perf_counter(), out / "spent.json"
     before = json.loads(spent.read_text()) if spent.exists() else 0
     tmatch("train", recipe, "--data.folders", shards, "--train.steps", str(steps), "--out", out, *more)
@@ -101,7 +101,7 @@ def trained(name: str, shards: Path, out: Path, steps: int, *more: str | Path) -
 
 
 def emoji_of(shards: ShardSet, source: Path) -> tuple[list[str], Tensor]:
-    """Names, and the latents of their emoji."""
+    """Names and latents of all emoji."""
     samples = [shards.read(number) for number in range(len(shards.manifest.shards))]
     lines = [json.loads(line) for line in (source / "metadata.jsonl").read_text().splitlines()]
     names = [lines[row]["text"][0] for part in samples for row in part.rows.tolist()]
@@ -109,9 +109,9 @@ def emoji_of(shards: ShardSet, source: Path) -> tuple[list[str], Tensor]:
 
 
 def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float) -> dict[str, dict[str, float]]:
-    """Of each source, the share of names whose image is nearest to the emoji of that name, of all; its median place.
+    """For each source, the fraction of names whose image is nearest to its own emoji, and the median rank.
 
-    Places count from 1: where nothing was followed, the median is half the number of emoji.
+    Ranks count from 1; chance is half the number of emoji.
     """
     loaded = load_model(str(model))
     pipeline, sampling = loaded.pipeline, loaded.config.run.sampling.updated(guidance=guidance)
@@ -133,19 +133,19 @@ def followed(model: Path, runs: Path, sources: dict[str, Path], guidance: float)
 
 
 def _small(images: Tensor) -> Tensor:
-    """Images as vectors, a quarter as wide: what is in them rather than how sharp it is."""
+    """Images as vectors, downsampled by 4 so that sharpness does not matter."""
     return avg_pool2d(images, 4).flatten(1)
 
 
 def images(model: Path, prompts: list[str], guidance: float) -> Tensor:
-    """What a model draws of prompts."""
+    """Images that a model generates for prompts."""
     loaded = load_model(str(model))
     pipeline, sampling = loaded.pipeline, loaded.config.run.sampling.updated(guidance=guidance)
     return pipeline.generate(prompts, range(len(prompts)), sampling).images
 
 
 def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int]:
-    """A folder of images as shards."""
+    """Encode a folder of images into data shards."""
     out, started = args.runs / f"{name}-shards", time.perf_counter()
     tmatch(
         "prepare", source, "--autoencoder", args.autoencoder, "--text", args.text, "--size", str(args.size),
@@ -159,7 +159,7 @@ def prepared(args: argparse.Namespace, name: str, source: Path) -> dict[str, int
 def trained_all(
     runs: Path, name: str, models: Sequence[str], steps: Sequence[int], *more: str | Path
 ) -> dict[str, dict[str, Any]]:
-    """Models on the same shards at the same time."""
+    """Train models on the same shards at the same time."""
     with ThreadPoolExecutor() as pool:
         started = {
             key: pool.submit(trained, key, runs / f"{name}-shards", runs / f"{name}-{key}", count, *more)
@@ -170,7 +170,7 @@ def trained_all(
 
 
 def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Models of emoji, how they follow names, and an image of theirs: of names they know, or of those withheld."""
+    """Train on emoji, evaluate names, and write an image of trained or withheld names."""
     rows, drawn, prompts = trained_all(args.runs, "emoji", args.models, args.steps), [], EMOJI
     if apart := sources.get("emoji-withheld"):
         names, latents = emoji_of(ShardSet(args.runs / "emoji-withheld-shards"), apart)
@@ -192,7 +192,7 @@ def of_emoji(args: argparse.Namespace, sources: dict[str, Path]) -> dict[str, di
 
 
 def of_photos(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Models of photographs, their loss on others, and an image of theirs."""
+    """Train on photographs, and write validation losses and an image."""
     held_out = args.runs / "photos-held-out-shards"
     rows, drawn = trained_all(args.runs, "photos", args.models, args.photo_steps, "--data.validation", held_out), []
     for key, row in rows.items():
@@ -206,15 +206,19 @@ def of_photos(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--emoji", type=Path, required=True, help="an archive with meta.jsonl")
-    parser.add_argument("--photos", type=Path, help="an archive with captions.jsonl; without it emoji alone")
-    parser.add_argument("--autoencoder", required=True, help="as `tmatch prepare` takes it")
-    parser.add_argument("--text", required=True, help="as `tmatch prepare` takes it")
+    parser.add_argument("--emoji", type=Path, required=True, help="zip file with meta.jsonl")
+    parser.add_argument("--photos", type=Path, help="zip file with captions.jsonl; by default emoji only")
+    parser.add_argument("--autoencoder", required=True, help="see `tmatch prepare`")
+    parser.add_argument("--text", required=True, help="see `tmatch prepare`")
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--steps", type=int, nargs=2, default=(1600, 1250), metavar=("FM", "DTM"), help="on emoji")
+    parser.add_argument(
+        "--steps", type=int, nargs=2, default=(1600, 1250), metavar=("FM", "DTM"), help="training steps on emoji"
+    )
     parser.add_argument("--photo-steps", type=int, nargs=2, default=(800, 640), metavar=("FM", "DTM"))
-    parser.add_argument("--withheld", type=int, default=0, help="emoji that are not trained on, but asked for")
+    parser.add_argument(
+        "--withheld", type=int, default=0, help="number of emoji that are not trained on, but evaluated"
+    )
     parser.add_argument("--guidance", type=float, nargs="+", default=(1.5, 3.0, 5.0))
     parser.add_argument("--runs", type=Path, default=Path("runs/real"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/real_data.json"))

@@ -1,24 +1,22 @@
-"""The training step of our DiT against that of diffusers' PixArt, of the same sizes.
+"""Training speed of our DiT compared with diffusers' PixArt of the same size.
 
     python benchmarks/train_dit.py [--sizes 384x6x120 384x6x300] [--eager] [--out docs/results/train_dit.json]
     OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 2 benchmarks/train_dit.py --threads 1 [the same]
 
-A size is width x depth x length of the text. Forward, squared error, backward and fused AdamW, in turns with each other
-and with a large float32 matrix product; eager against eager and compiled against compiled. Both are given the same: 8
-latents, 256 tokens of 2 x 2 x 4 numbers each, times, and captions of 8 to 23 tokens, padded to the length of the text
-and masked. PixArt's pipelines pad to 120 (alpha) or 300 (Sigma).
+A size is width x depth x text length. A step is forward, squared error, backward and fused AdamW; steps of both
+networks alternate with each other and with a large float32 matrix product, eager with eager and compiled with compiled.
+Both get the same inputs: 8 latents of 256 tokens (2 x 2 x 4 numbers each), times, and captions of 8 to 23 tokens padded
+to the text length and masked. PixArt's pipelines pad to 120 (alpha) or 300 (Sigma).
 
-Under torchrun every process trains a replica on 8 latents of its own, so there are 16 in all for two: they wait for
-each other once a step, when gradients are averaged, where threads do so in every operation. The rate of the product is
-then the larger of two: of all processes that multiply at once, and of one by itself on as many threads.
+Under torchrun each process trains a replica on its own 8 latents and synchronizes once per step, whereas threads
+synchronize in every operation. The matmul rate is then the larger of two: all processes at once, and one process on the
+same number of threads.
 
-`ratio` is that of the steps on this text, padding and all. `ratio_trimmed` is that on captions which are cut to the
-longest of the batch for both, as our trainer has them. `ratio_to_padded` is that of our step on cut captions to
-PixArt's on padded ones: what PixArt would gain by cutting is in it too. The same turns time the products and the
-attention of the padded step alone, which is what a DiT would take if its other work cost nothing: `ratio_of_the_floor`
-bounds `ratio`. `ratio_at_the_matmul_rate` is what a DiT would have that did all its operations, attention too, as fast
-as the large product. All are medians over turns of ratios within one. PixArt's network has one layer that ours has not,
-width^2 on every word, 2% of a step at the most.
+`ratio` compares steps on padded text, `ratio_trimmed` steps on text cut to the longest caption of the batch for both,
+and `ratio_to_padded` our step on cut text with PixArt's on padded text. `ratio_of_the_floor` uses only the matrix
+products and the attention of the padded step and bounds `ratio`. `ratio_at_the_matmul_rate` assumes that all operations
+of our step, attention included, run at the matmul rate. All are medians of ratios within one turn. PixArt has one layer
+that ours lacks, width^2 per word, at most 2% of a step.
 """
 
 import argparse
@@ -45,9 +43,9 @@ from tmatch.train.distributed import Distributed, SingleProcess
 from tmatch.train.launch import init_distributed
 
 SIDE, PRODUCTS = 1024, 30
-"""Of the matrices; how many products in a row are timed, some half a second."""
+"""Size of the matrices; products timed in a row, about half a second."""
 LATENT, CHANNELS, TEXT = 32, 4, 768
-"""Side of a latent, and its channels; width of a caption."""
+"""Size and channels of a latent; width of a caption embedding."""
 TOKENS = (LATENT // 2) ** 2
 SIZES = ("384x6x120", "384x6x300", "768x3x120", "1024x2x120")
 Action = Callable[[], object]
@@ -56,7 +54,7 @@ ALONE = SingleProcess()
 
 @dataclass(frozen=True)
 class Size:
-    """What both networks share."""
+    """Settings that both networks share."""
 
     width: int
     depth: int
@@ -73,7 +71,7 @@ class Size:
         return self.width // 64
 
     def mask(self) -> Tensor:
-        """Of captions that differ in length."""
+        """Mask of captions of different lengths."""
         return torch.arange(self.text) < torch.linspace(8, 23, self.batch)[:, None]
 
 
@@ -92,7 +90,7 @@ class Ours(nn.Module):
 
 
 class PixArt(nn.Module):
-    """The same by diffusers."""
+    """The same with diffusers."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -112,7 +110,7 @@ class PixArt(nn.Module):
 def trained(
     network: nn.Module, size: Size, compiled: bool = False, trim: bool = False, processes: Distributed = ALONE
 ) -> Action:
-    """A step of a network's training, on one batch made here."""
+    """A training step on one fixed batch."""
     rng, mask = tm.RandomStreams(range(size.batch)), size.mask()
     x, target = (rng.normal(CHANNELS, LATENT, LATENT) for _ in range(2))
     text, t = rng.normal(size.text, TEXT), rng.uniform()
@@ -132,14 +130,14 @@ def trained(
 
 
 def products(rows: int, read: int, written: int) -> Action:
-    """Those of a linear layer's step: y = x w^T, and the gradients of x and of w; into memory that is there."""
+    """Matrix products of a linear layer and its gradients, into preallocated memory."""
     x, w, y = torch.randn(rows, read), torch.randn(written, read), torch.randn(rows, written)
     y_out, x_grad, w_grad = (torch.empty_like(one) for one in (y, x, w))
     return lambda: (torch.mm(x, w.t(), out=y_out), torch.mm(y, w, out=x_grad), torch.mm(y.t(), x, out=w_grad))
 
 
 def attention(size: Size, keys: int, mask: Tensor | None = None) -> Action:
-    """From every token of a batch to a number of places, and back."""
+    """Attention from every token to `keys` positions, forward and backward."""
     q, k, v = (
         torch.randn(size.batch, size.heads, n, size.width // size.heads, requires_grad=True)
         for n in (TOKENS, keys, keys)
@@ -148,7 +146,7 @@ def attention(size: Size, keys: int, mask: Tensor | None = None) -> Action:
 
 
 def floor(size: Size) -> Action:
-    """The matrix products and the attention of the blocks, and nothing else."""
+    """Only the matrix products and the attention of the blocks."""
     tokens, words, width = size.batch * TOKENS, size.batch * size.text, size.width
     block = [
         products(tokens, width, 3 * width), attention(size, TOKENS), products(tokens, width, width),
@@ -166,7 +164,7 @@ def floor(size: Size) -> Action:
 
 
 def seconds(action: Action, processes: Distributed) -> float:
-    """Until all processes have done it."""
+    """Seconds until all processes finish."""
     processes.barrier()
     started = time.perf_counter()
     action()
@@ -175,7 +173,7 @@ def seconds(action: Action, processes: Distributed) -> float:
 
 
 def multiplications(processes: Distributed) -> dict[str, Action]:
-    """Large products, as many as there are processes times PRODUCTS: by all at once; by one alone on all threads."""
+    """Large matrix products: by all processes at once, and by one process on all threads."""
     a, b, c = tm.RandomStreams(range(3)).normal(SIDE, SIDE)
     threads = torch.get_num_threads()
 
@@ -194,7 +192,7 @@ def multiplications(processes: Distributed) -> dict[str, Action]:
 
 def measure(size: Size, repeats: int, compiled: bool, processes: Distributed) -> dict[str, float]:
     torch.manual_seed(0)
-    torch._dynamo.reset()  # what was compiled before for another size would make shapes dynamic
+    torch._dynamo.reset()  # shapes compiled earlier would become dynamic
     networks = {"ours": Ours(size), "pixart": PixArt(size)}
     operations = processes.world * flops(trained(networks["ours"], size))
     products = multiplications(processes)
@@ -206,7 +204,7 @@ def measure(size: Size, repeats: int, compiled: bool, processes: Distributed) ->
         warm_up()
     turns = [{name: seconds(action, processes) for name, action in actions.items()} for _ in range(repeats)]
     multiplied, images = processes.world * PRODUCTS * 2 * SIDE**3, processes.world * size.batch
-    for turn in turns:  # the seconds that our operations would take at the rate of the products, the faster ones
+    for turn in turns:  # our operations at the faster matmul rate
         turn["full rate"] = min(turn[name] for name in products) * operations / multiplied
     took = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
 
@@ -233,7 +231,7 @@ def measure(size: Size, repeats: int, compiled: bool, processes: Distributed) ->
 
 
 def compare(size: Size, repeats: int, eager: bool = False, processes: Distributed = ALONE) -> dict[str, Any]:
-    """Eager and, unless that is to be left out, compiled."""
+    """Eager and, unless `eager`, compiled."""
     ways = ["eager"] if eager else ["eager", "compiled"]
     results = {way: measure(size, repeats, way == "compiled", processes) for way in ways}
     return {**asdict(size), "heads": size.heads, "tokens": TOKENS, **results}
@@ -243,9 +241,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", type=Size.of, default=[Size.of(name) for name in SIZES])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="of each process")
-    parser.add_argument("--eager", action="store_true", help="leave the compiled ones out")
-    parser.add_argument("--out", type=Path, help="also write the result there")
+    parser.add_argument("--threads", type=int, default=2, help="threads per process")
+    parser.add_argument("--eager", action="store_true", help="skip compiled networks")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     processes = init_distributed(TrainConfig(steps=1, batch_size=rank_and_world_size()[1], device="cpu"))

@@ -1,11 +1,10 @@
-"""What a training step costs beyond its networks, and how much of the machine it uses.
+"""Overhead of a training step beyond its networks, and its fraction of the matmul rate.
 
     python benchmarks/train_step.py [--threads 1] [--pixart] [--out docs/results/train_step.json]
 
-Times whole steps (order, captions, words, networks, average of the weights, log) in turns with the bare ones: forward,
-backward, clipping and AdamW on a batch that was made before. The bar is 5% of a step. The share of the machine is what
-PyTorch counts of floating point operations over the rate of a large float32 matrix product, measured in the same turns.
-With `--pixart` also the step of a DiT against PixArt's, of `benchmarks/train_dit.py`.
+Alternates complete steps (data order, captions, words, networks, averaged weights, logs) with bare ones (forward,
+backward, clipping and AdamW on a fixed batch). The target is an overhead of at most 5%. FLOPs per second are compared
+with a large float32 matrix product, timed in the same turns. `--pixart` also runs `benchmarks/train_dit.py`.
 """
 
 import argparse
@@ -35,7 +34,7 @@ SIDE = 1024  # of the matrices
 
 
 def task_of(recipe: RunConfig) -> GeneratorTask:
-    """The recipe's networks on noise in the place of latents, or of codes, which take no time to make."""
+    """The recipe's networks, on noise instead of latents or codes."""
     images, rng = ShapeImages(1, 4000), tm.RandomStreams(range(4000))
     codes = prod(SHIPPED[recipe.autoencoder or "shapes"].levels) if recipe.autoencoder == "shapes-codes" else None
     x = rng.normal(4, 4, 16) if codes is None else (rng.uniform(4, 4, 1) * codes).floor()
@@ -48,7 +47,7 @@ def task_of(recipe: RunConfig) -> GeneratorTask:
 
 
 def bare_step(trainer: Trainer) -> Callable[[], None]:
-    """Forward, backward and AdamW, on one batch made here."""
+    """Forward, backward and AdamW on one fixed batch."""
     task, size = trainer.task, trainer.config.batch_size
     x, captions = task.training_set.data.x[:size], task.training_set.captions[:size]
     ids, mask = task.encoder.tokenise(captions)
@@ -103,8 +102,8 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["shapes-fm", "shapes-dtm", "shapes-dtm-mean"])
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--pixart", action="store_true", help="also a DiT's step against that of diffusers' PixArt")
-    parser.add_argument("--out", type=Path, help="also write the result there")
+    parser.add_argument("--pixart", action="store_true", help="also compare the DiT with diffusers' PixArt")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     results = {name: measure(RECIPES[name](), args.repeats) for name in args.recipes}

@@ -26,13 +26,15 @@ PROMPTS = (
     "a cross above a triangle", "a square left of a triangle", "a red circle and a blue square",
     "a green cross and a purple triangle",
 )  # fmt: skip
-VARIANTS = tuple(name for name in tm.VARIANTS if name != "fm-restart")
+SAMPLED_WITH: dict[str, tuple[str, tm.Sampler]] = {"ddim": ("ddpm", tm.DDIMSampler())}  # what was a variant once
+VARIANTS = (*tm.VARIANTS, *SAMPLED_WITH)
 MODELS = ("shapes-artm-3", "shapes-dtm-from-fm", "shapes-dtm-mean", "shapes-fm")
 
 
 def variant_values(name: str) -> dict[str, Tensor]:
     """The loss of each image, the gradient norm, and samples with and without guidance."""
     torch.manual_seed(0)
+    name, sampler = SAMPLED_WITH.get(name, (name, tm.Sampler()))
     model = small_model(name)
     loss = model.loss(data_of(name, 3), tm.RandomStreams(range(3)), condition(3))
     loss.mean().backward()
@@ -46,6 +48,7 @@ def variant_values(name: str) -> dict[str, Tensor]:
             condition(2),
             steps=steps_of(name),
             params=tm.SamplingParams(guidance=guide),
+            sampler=sampler,
         ).x
         for kind, guide in {"sample": tm.NoGuidance(), "guided": guidance}.items()
     }

@@ -1,7 +1,6 @@
-"""What several tests hold things against."""
+"""Small models, exact kernels and statistics that several tests share."""
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +10,6 @@ from tmatch.process import Transition
 
 SHAPE = (2, 3, 4)  # two rows of three tokens, four channels: not square on purpose
 SMALL_HEAD = tm.HeadConfig(width=24, depth=2)
-
-
 CODES = 11
 
 
@@ -23,7 +20,7 @@ def small_dit(condition_width: int | None = 8, channels: int = SHAPE[-1], timed:
 def small_model(
     name: str, condition_width: int | None = 8, head: tm.HeadConfig = SMALL_HEAD, backbone: nn.Module | None = None
 ) -> tm.Model:
-    """A model with no weight at zero, so that nothing is hidden by an initialisation."""
+    """A model without zero weights, which would hide parts of the network."""
     return awake(fresh_model(name, condition_width, head, backbone))
 
 
@@ -33,22 +30,22 @@ def fresh_model(
     row = tm.VARIANTS[name]
     if backbone is None:
         backbone = small_dit(condition_width, 24 if row.embeds else SHAPE[-1], row.timed)
-    return tm.build(name, backbone, SHAPE[-1], replace(head, codes=CODES) if row.codes else head)
+    return tm.build(name, backbone, SHAPE[-1], head, CODES if row.discrete else None)
 
 
 def shape_of(name: str) -> tuple[int, ...]:
-    """A state of the row: codes are one number a token."""
-    return (*SHAPE[:-1], 1) if tm.VARIANTS[name].codes else SHAPE
+    """The shape of a state: codes are one number per token."""
+    return (*SHAPE[:-1], 1) if tm.VARIANTS[name].discrete else SHAPE
 
 
 def steps_of(name: str) -> int | None:
-    """Ten steps, or the row's own where it takes no others."""
+    """Ten steps, or the variant's own number if it takes no other."""
     return None if isinstance(tm.VARIANTS[name].parametrization, tm.NextState) else 10
 
 
 def data_of(name: str, batch: int, seed: int = 500) -> Tensor:
     rng = tm.RandomStreams(range(seed, seed + batch))
-    return (rng.uniform(*shape_of(name)) * CODES).floor() if tm.VARIANTS[name].codes else rng.normal(*SHAPE)
+    return (rng.uniform(*shape_of(name)) * CODES).floor() if tm.VARIANTS[name].discrete else rng.normal(*SHAPE)
 
 
 def awake(network: nn.Module) -> nn.Module:
@@ -65,12 +62,12 @@ def condition(batch: int, length: int = 3, width: int = 8, seed: int = 0) -> tm.
 
 
 def assert_moments(x: Tensor, mean: Tensor, covariance: Tensor, sigmas: float = 5.0) -> None:
-    """The sample's mean and covariance are the given ones, within Monte-Carlo error."""
+    """The sample has the given mean and covariance, within Monte-Carlo error."""
     n = len(x)
     variance = covariance.diagonal()
     mean_error = (x.mean(0) - mean).abs() / (variance / n).sqrt().clamp(min=1e-9)
-    spread = ((variance[:, None] * variance[None, :] + covariance**2) / n).sqrt().clamp(min=1e-9)
-    covariance_error = (x.T.cov() - covariance).abs() / spread
+    error = ((variance[:, None] * variance[None, :] + covariance**2) / n).sqrt().clamp(min=1e-9)
+    covariance_error = (x.T.cov() - covariance).abs() / error
     assert mean_error.max() < sigmas, f"mean is {mean_error.max():.1f} standard errors off"
     assert covariance_error.max() < sigmas, f"covariance is {covariance_error.max():.1f} standard errors off"
 
@@ -79,14 +76,13 @@ class Oracle(tm.Kernel):
     """Returns the true Y, knowing the data."""
 
     def __init__(self, model_process: tm.Process, parametrization: tm.Parametrization, x_T: Tensor) -> None:
-        super().__init__()
-        self.backbone = nn.Identity()
+        super().__init__(nn.Identity())
         self.process, self.parametrization, self.x_T = model_process, parametrization, x_T
 
     def loss(self, y, x_t, t, condition, rng):  # noqa: ANN001, ANN201
-        raise AssertionError("an oracle is not trained")
+        raise AssertionError("an oracle needs no training")
 
-    def sample(self, x_t, t, t_next, condition, rng, params):  # noqa: ANN001, ANN201
+    def sample(self, x_t, t, t_next, condition, rng, params, callback=None):  # noqa: ANN001, ANN201
         sigma, alpha = self.process.coefficients(t, x_t)
         z_t = (x_t - alpha * self.x_T) / sigma
         x_next = self.process.advance(z_t, self.x_T, t, t_next, rng)
@@ -105,17 +101,17 @@ class GaussianHead(tm.Head):
         self.channels = channels
         self.variance = variance
 
-    def prepare(self, h: Tensor, t: Tensor | None, time_cache: object = None) -> Tensor:
+    def prepare(self, h: Tensor, t: Tensor | None, cache: object = None) -> Tensor:
         return h
 
-    def forward(self, y_s: Tensor, s: Tensor, context: Tensor) -> Tensor:
+    def forward(self, y_s: Tensor, s: Tensor, context: Tensor, r: Tensor | None = None) -> Tensor:
         s = s[..., None] if s.ndim else s
         slope = (s * self.variance - (1 - s)) / ((1 - s) ** 2 + s**2 * self.variance)
         return context + slope * (y_s - s * context)
 
 
 class Reading(nn.Module):
-    """A backbone that hands the state on as it is."""
+    """A backbone that returns the state unchanged."""
 
     width = SHAPE[-1]
 

@@ -15,8 +15,8 @@ from tmatch.codec.diffusers import load_autoencoder
 from tmatch.data.images import to_image
 from tmatch.hub import fingerprint
 from tmatch.pipeline import Pipeline
-from tmatch.runs.export import export, remove_unknown_keys
-from tmatch.runs.load import MODELS, load_model, open_model
+from tmatch.runs import MODELS, load_model
+from tmatch.runs.export import drop_paths, export
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +25,18 @@ def shared() -> Pipeline:
     return Pipeline.from_pretrained("shapes-fm")
 
 
+def fast(name: str) -> dict[str, int]:
+    """Few steps of a shipped model; ARTM takes as many as it was trained with, and FM has no head."""
+    steps = {} if name == "shapes-artm-3" else {"num_inference_steps": 1}
+    return steps if name == "shapes-fm" else {**steps, "head_steps": 1}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_saved_pipeline_generates_the_same_images(name: str, tmp_path: Path) -> None:
     first = Pipeline.from_pretrained(name)
     first.save_pretrained(tmp_path / "mine")
     second = Pipeline.from_pretrained(tmp_path / "mine")
-    steps = None if name == "shapes-artm-3" else 2  # next-state models use the steps they were trained with
-    one, other = (pipe("a red circle", num_inference_steps=steps, head_steps=1, seed=3) for pipe in (first, second))
+    one, other = (pipe("a red circle", seed=3, **fast(name)) for pipe in (first, second))
     assert torch.equal(one.tensors, other.tensors)
     assert one.images[0].size == (32, 32)
     assert {path.name for path in (tmp_path / "mine").iterdir()} == {"model.json", "model.safetensors", "README.md"}
@@ -42,48 +47,38 @@ def test_an_image_equals_that_of_generate_and_does_not_depend_on_other_prompts(s
     last = shared("a blue square", num_inference_steps=2, guidance_scale=1.5, seed=3)
     assert len(both.images) == 4
     torch.testing.assert_close(both.tensors[3], last.tensors[0], rtol=0, atol=1e-5)
-    pipeline, recipe = load_model("shapes-fm")
-    how = recipe.sampling.model_copy(update={"steps": 2, "guidance": 1.5})
-    assert torch.equal(pipeline.generate(["a blue square"], [3], **how.arguments()).images, last.tensors)
+    sampling = shared.config.sampling.updated(steps=2, guidance=1.5)
+    assert torch.equal(shared.networks.generate(["a blue square"], [3], sampling).images, last.tensors)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_images_have_the_requested_size(name: str) -> None:
     pipe = Pipeline.from_pretrained(name)
-    steps = None if name == "shapes-artm-3" else 1
-    own, wide = (pipe("a red circle", num_inference_steps=steps, head_steps=1, width=width) for width in (32, 48))
-    assert torch.equal(own.tensors, pipe("a red circle", num_inference_steps=steps, head_steps=1).tensors)
+    own, wide = (pipe("a red circle", width=width, **fast(name)) for width in (32, 48))
+    assert torch.equal(own.tensors, pipe("a red circle", **fast(name)).tensors)
     assert wide.images[0].size == (48, 32)
-    for height in (33, 0):
-        with pytest.raises(ValueError, match=str(height)):
-            pipe("a red circle", height=height)
 
 
-def test_errors_use_the_names_of_the_arguments(shared: Pipeline) -> None:
-    pipe = shared
-    with pytest.raises(ValueError, match=r"^num_inference_steps: .* greater than 0, got 0\.$"):
-        pipe("a red circle", num_inference_steps=0)
-    with pytest.raises(ValueError, match=r"^guidance_scale: .* number"):
-        pipe("a red circle", guidance_scale="much")
-    for prompt in (None, 5):
-        with pytest.raises(ValueError, match=f"A prompt is a text, or several are a list of them; got {prompt}"):
-            pipe(prompt)
-    for seed, count in (([1, 2], 1), ([], 1), ([1], 2)):
-        with pytest.raises(ValueError, match=f"There are {len(seed)} seeds for {count} images; give one number"):
-            pipe(["a red circle"] * count, seed=seed)
-    for seed in (1.5, "1", ["x"]):
-        with pytest.raises(ValueError, match="A seed is a whole number; got"):
-            pipe(["a red circle"], seed=seed)
-    with pytest.raises(ValueError, match="A seed and a generator say the same"):
-        pipe("a red circle", seed=1, generator=torch.Generator())
-    for generator in (5, [5]):
-        with pytest.raises(ValueError, match=r"A generator is a torch\.Generator, or one for each image; got 5"):
-            pipe("a red circle", generator=generator)
-    with pytest.raises(ValueError, match="output_type is one of pil, pt, np; got 'jpg'"):
-        pipe("a red circle", output_type="jpg")
-    for prompts in ({"prompt": [None]}, {"prompt": "a red circle", "negative_prompt": ["a square"]}):
-        with pytest.raises(ValueError, match="A prompt is a text; got"):
-            pipe(**prompts)
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"num_inference_steps": 0}, "num_inference_steps"),
+        ({"guidance_scale": "much"}, "guidance_scale"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [None]}, "prompt"),
+        ({"negative_prompt": ["a square"]}, "prompt"),
+        ({"seed": [1, 2]}, "2 seeds"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": 1, "generator": torch.Generator()}, "generator"),
+        ({"generator": [5]}, "generator"),
+        ({"output_type": "jpg"}, "output_type"),
+        ({"height": 33}, "33"),
+        ({"height": 0}, "0"),
+    ],
+)
+def test_an_invalid_argument_is_named(arguments: dict, named: str, shared: Pipeline) -> None:
+    with pytest.raises(ValueError, match=f"(?i){named}"):
+        shared(**{"prompt": "a red circle", **arguments})
 
 
 def test_a_generator_gives_a_seed_and_advances_and_a_list_has_one_per_image(shared: Pipeline) -> None:
@@ -111,12 +106,10 @@ def test_images_have_the_requested_type(shared: Pipeline) -> None:
 
 
 def test_a_missing_device_is_rejected(shared: Pipeline) -> None:
-    pipe = shared
-    assert pipe.to("cpu").to(torch.device("cpu")) is pipe
-    missing = ["cpu:3", "cuda:99", "nowhere", "meta"] + ([] if torch.cuda.is_available() else ["cuda"])
-    for device in missing:
-        with pytest.raises(ValueError, match=f"This machine has no '{device}' device; use 'auto' or 'cpu'"):
-            pipe.to(device)
+    assert shared.to("cpu").to(torch.device("cpu")) is shared
+    for device in ("cpu:3", "cuda:99", "nowhere", "meta"):
+        with pytest.raises(ValueError, match=device):
+            shared.to(device)
 
 
 def test_bfloat16_gives_nearly_the_same_images(tmp_path: Path) -> None:
@@ -138,22 +131,16 @@ def test_bfloat16_gives_nearly_the_same_images(tmp_path: Path) -> None:
     assert torch.equal(coarse.to(dtype=torch.float32)("a red circle", **how).tensors, own)
 
 
-def test_an_unsupported_dtype_is_rejected() -> None:
-    name = "shapes-fm"
-    for dtype in (torch.float16, "bfloat16", {"transformer": torch.bfloat16}):
-        with pytest.raises(ValueError, match=r"^Images are drawn in torch\.float32 or torch\.bfloat16; got "):
-            Pipeline.from_pretrained(name, dtype=dtype)
-    with pytest.raises(ValueError, match="dtype and torch_dtype say the same; give dtype"):
-        Pipeline.from_pretrained(name, dtype=torch.bfloat16, torch_dtype=torch.float32)
-    pipe = Pipeline.from_pretrained(name)
-    with pytest.raises(ValueError, match="The device comes first and the dtype second"):
-        pipe.to(torch.bfloat16, "cpu")
-    with pytest.raises(ValueError, match=r"got torch\.float64"):
-        pipe.to("cpu", torch.float64)
-    assert pipe.precision == "float32"
-    pipe.precision = "int8"
-    with pytest.raises(ValueError, match="Matrix products are in float32, tf32, bfloat16; got 'int8'"):
-        pipe("a red circle")
+def test_an_unsupported_dtype_is_rejected(shared: Pipeline) -> None:
+    for dtype in (torch.float16, "bfloat16"):
+        with pytest.raises(ValueError, match="bfloat16"):
+            Pipeline.from_pretrained("shapes-fm", dtype=dtype)
+    with pytest.raises(ValueError, match="torch_dtype"):
+        Pipeline.from_pretrained("shapes-fm", dtype=torch.bfloat16, torch_dtype=torch.float32)
+    for arguments in ((torch.bfloat16, "cpu"), ("cpu", torch.float64)):
+        with pytest.raises(ValueError, match=r"dtype|float64"):
+            shared.to(*arguments)
+    assert shared.precision == "float32"
 
 
 def test_the_model_card_describes_the_model_and_keeps_edits(tmp_path: Path) -> None:
@@ -163,7 +150,7 @@ def test_the_model_card_describes_the_model_and_keeps_edits(tmp_path: Path) -> N
     assert "`dtm-mean`" in card
     assert "20,000 steps" in card
     with pytest.raises(ValueError, match="is not empty"):
-        export(open_model("shapes-fm"), tmp_path / "mine")
+        export(load_model("shapes-fm"), tmp_path / "mine")
     (tmp_path / "mine" / "README.md").write_text(f"{card}\nRendered shapes.\n")
     main(["export", str(tmp_path / "mine"), "--out", str(tmp_path / "again")])
     again = (tmp_path / "again" / "README.md").read_text()
@@ -187,11 +174,11 @@ def test_an_export_that_failed_on_a_full_disk_can_be_repeated(
         disk.setattr("tmatch.files.save_file", full)
         with pytest.raises(SystemExit, match="2"):
             main(command)
-    assert f"{tmp_path / 'mine'} could not be written" in capsys.readouterr().err
+    assert "No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "no partial file is left"
     (tmp_path / "mine").mkdir()
     main(command)
-    open_model(str(tmp_path / "mine"))
+    load_model(str(tmp_path / "mine"))
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +196,8 @@ def prepared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"backbone.width": 16, "backbone.depth": 1, "backbone.heads": 2, "head.width": 16, "head.depth": 1}
     words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
     train = ["--train.steps", "1", "--train.batch-size", "1", "--train.preview-every", "0"]
-    main(["train", "shards-dtm", "--shards", str(tmp_path / "shards"), "--out", str(tmp_path / "run"), *words, *train])
+    folders = ["--data.folders", str(tmp_path / "shards"), "--out", str(tmp_path / "run")]
+    main(["train", "shards-dtm", *folders, *words, *train])
     return tmp_path
 
 
@@ -239,29 +227,31 @@ def test_an_exported_tiny_autoencoder_loads_without_a_warning(tmp_path: Path, mo
     network.save_pretrained(tmp_path)
     load_autoencoder(str(tmp_path))
     assert len(warnings) == 1, "diffusers writes keys that it does not read"
-    remove_unknown_keys(tmp_path / "config.json", type(network))
+    drop_paths(tmp_path / "config.json", type(network))
     assert fingerprint(load_autoencoder(str(tmp_path)).network) == fingerprint(network)
     assert len(warnings) == 1
 
 
 def test_only_data_and_no_code_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {}
+    requested = {}
 
     def snapshot(name: str, **how: object) -> str:
-        asked.update(how, name=name)
+        requested.update(how, name=name)
         return str(tmp_path / "copy")
 
-    export(open_model("shapes-fm"), tmp_path / "copy", torch.float32)
+    export(load_model("shapes-fm"), tmp_path / "copy", torch.float32)
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     Pipeline.from_pretrained("someone/shapes", revision="v1")
-    assert (asked["name"], asked["revision"]) == ("someone/shapes", "v1")
-    assert not [pattern for pattern in asked["allow_patterns"] if pattern.endswith((".py", ".bin", ".pt", ".pkl", "*"))]
+    assert (requested["name"], requested["revision"]) == ("someone/shapes", "v1")
+    assert not [
+        pattern for pattern in requested["allow_patterns"] if pattern.endswith((".py", ".bin", ".pt", ".pkl", "*"))
+    ]
     (tmp_path / "someone" / "other").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for load in (load_model, Pipeline.from_pretrained):
-        asked.clear()
+        requested.clear()
         load("hf:someone/other")
-        assert asked["name"] == "someone/other"
+        assert requested["name"] == "someone/other"
 
 
 def test_a_missing_model_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,13 +273,13 @@ def test_encoders_are_loaded_with_the_hub_options_of_the_model(
     from diffusers import AutoencoderKL
     from transformers import AutoConfig, AutoTokenizer, T5EncoderModel
 
-    asked: list[tuple[object, object]] = []
+    requested: list[tuple[object, object]] = []
 
     def watched(kind: type, method: str) -> None:
         before = getattr(kind, method).__func__
 
         def watch(cls: type, name: str, *given: object, **how: object) -> object:
-            asked.append((how.get("token"), how.get("local_files_only")))
+            requested.append((how.get("token"), how.get("local_files_only")))
             return before(cls, name, *given, **how)
 
         monkeypatch.setattr(kind, method, classmethod(watch))
@@ -298,8 +288,8 @@ def test_encoders_are_loaded_with_the_hub_options_of_the_model(
         watched(kind, "from_pretrained")
     watched(AutoencoderKL, "load_config")
     Pipeline.from_pretrained(prepared_run / "run", token="secret", local_files_only=True)
-    assert len(asked) >= 5
-    assert set(asked) == {("secret", True)}
+    assert len(requested) >= 5
+    assert set(requested) == {("secret", True)}
 
 
 class Hub:
@@ -319,7 +309,7 @@ class Hub:
 
     def upload_folder(self, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> str:
         self.sent["files"] = {path.name for path in folder_path.iterdir()}
-        return f"there/{repo_id}"
+        return f"url/{repo_id}"
 
 
 def test_a_private_model_is_not_uploaded_to_a_public_repository(
@@ -334,12 +324,12 @@ def test_a_private_model_is_not_uploaded_to_a_public_repository(
     assert "someone/shapes exists on the hub and is public" in error
     assert "hf upload" not in error, "that would publish it"
     assert "files" not in Hub.sent
-    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes") == "there/someone/shapes"
+    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes") == "url/someone/shapes"
 
 
 def test_a_model_is_uploaded_with_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes", private=True) == "there/someone/shapes"
+    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes", private=True) == "url/someone/shapes"
     assert Hub.sent["private"] is True
     assert Hub.sent["files"] == {"model.json", "model.safetensors", "README.md"}
 
@@ -359,7 +349,7 @@ def test_a_failed_upload_keeps_the_export(
     error = capsys.readouterr().err
     assert "(connection reset)" in error
     assert f"`hf upload someone/shapes {tmp_path / 'mine'}`" in error
-    open_model(str(tmp_path / "mine"))
+    load_model(str(tmp_path / "mine"))
 
 
 def test_unknown_words_of_a_prompt_are_reported(shared: Pipeline) -> None:

@@ -16,7 +16,7 @@ def test_a_stream_does_not_depend_on_its_batch() -> None:
             assert torch.equal(drawn[k], one[0])
 
 
-def test_a_stream_goes_on_where_it_is_moved_to() -> None:
+def test_a_stream_keeps_its_position_on_another_device() -> None:
     here, there = RandomStreams(range(3)), RandomStreams(range(3))
     assert torch.equal(here.uniform(4), there.uniform(4))
     there = there.to("cpu")
@@ -53,7 +53,7 @@ def test_successive_draws_differ() -> None:
     assert not torch.equal(rng.normal(8), rng.normal(8))
 
 
-def test_derive_tells_seed_step_and_sample_apart() -> None:
+def test_derive_depends_on_seed_step_and_sample() -> None:
     def first(seed: int, step: int, sample: int) -> float:
         return RandomStreams.derive(seed, step, [sample]).normal().item()
 
@@ -66,15 +66,15 @@ def test_precision_follows_the_request() -> None:
     assert RandomStreams([0], dtype=torch.float64).normal(3).dtype == torch.float64
 
 
-def test_no_seeds_is_refused() -> None:
+def test_invalid_tensors_of_seeds_are_rejected() -> None:
     for seeds in ([], torch.zeros(2), torch.zeros(2, 2, dtype=torch.int64)):
-        with pytest.raises(ValueError, match="a seed for each image"):
+        with pytest.raises(ValueError, match="one per image"):
             RandomStreams(seeds)
 
 
-def test_what_is_no_whole_number_is_no_seed() -> None:
+def test_seeds_must_be_integers() -> None:
     for seeds in (5, [1.5], ["a"]):
-        with pytest.raises(ValueError, match="Seeds are whole numbers"):
+        with pytest.raises(ValueError, match="seeds must be a list of integers"):
             RandomStreams(seeds)  # type: ignore[arg-type]
 
 
@@ -84,11 +84,11 @@ def test_integers_of_any_kind_are_seeds() -> None:
     assert torch.equal(RandomStreams(np.array([3, 4])).normal(2), wide)
 
 
-def test_initial_weights_come_from_the_seed_and_wake_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine of two GPUs, where to look at a generator is to begin with its device."""
+def test_seeded_init_touches_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with two GPUs, reading their generators would initialize them."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    for asked in ("get_rng_state", "set_rng_state", "manual_seed_all"):
-        monkeypatch.setattr(f"torch.cuda.{asked}", lambda *_: pytest.fail("a GPU was touched"))
+    for name in ("get_rng_state", "set_rng_state", "manual_seed_all"):
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda *_: pytest.fail("a GPU was touched"))
     before, drawn = torch.get_rng_state(), []
     for _ in range(2):
         with seeded_init(3):

@@ -42,7 +42,7 @@ def test_fewer_steps_stay_on_the_trained_grid(steps: int) -> None:
     assert (chosen[0], chosen[-1]) == (0, 1)
 
 
-def test_a_list_of_times_is_taken_as_it_is() -> None:
+def test_a_list_of_times_is_used_unchanged() -> None:
     assert Continuous().grid([0, 0.3, 1]).tolist() == [0, 0.3, 1]
     assert Grid.uniform(4).grid([0.25, 0.75, 1]).tolist() == [0.25, 0.75, 1]
 
@@ -51,17 +51,17 @@ def test_a_list_of_times_is_taken_as_it_is() -> None:
     ("make", "words"),
     [
         (lambda: Grid.uniform(32).grid(33), "at most 32 steps"),
-        (lambda: Grid.uniform(4).grid([0, 0.3, 1]), "never trained at t = \\[0.3\\]"),
-        (lambda: Continuous().grid(0), "whole number from 1 up"),
-        (lambda: Continuous().grid(-3), "whole number from 1 up"),
-        (lambda: Continuous().grid(True), "whole number from 1 up"),
+        (lambda: Grid.uniform(4).grid([0, 0.3, 1]), "not trained at t = \\[0.3\\]"),
+        (lambda: Continuous().grid(0), "must be a positive integer"),
+        (lambda: Continuous().grid(-3), "must be a positive integer"),
+        (lambda: Continuous().grid(True), "must be a positive integer"),
         (lambda: Continuous().grid([0, 0.7, 0.3, 1]), "increasing numbers"),
         (lambda: Continuous().grid([0, float("nan"), 1]), "increasing numbers"),
         (lambda: Continuous().grid([0, 1.5]), "increasing numbers"),
-        (lambda: Grid((0.1, 1)), "runs from 0 to 1"),
+        (lambda: Grid((0.1, 1)), "must start at 0 and end at 1"),
         (lambda: Grid.shifted(4, 0), "positive number"),
     ],
 )
-def test_bad_times_are_refused(make, words: str) -> None:  # noqa: ANN001
+def test_invalid_times_are_rejected(make, words: str) -> None:  # noqa: ANN001
     with pytest.raises(ValueError, match=words):
         make()

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
         MaskedCodes,
         MaskedTokens,
         MeanKernel,
-        NoSpread,
         ParallelFlow,
         ResidualFlow,
         TruncatedGaussianRatio,
-        UnitDataSpread,
+        unit_data_std,
     )
     from tmatch.model import FullHistoryMatching, Model, TransitionMatching
     from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
         VariancePreserving,
     )
     from tmatch.rng import RandomStreams
-    from tmatch.sampler import RestartSampler, Sampler
+    from tmatch.sampler import SAMPLERS, DDIMSampler, RestartSampler, Sampler, build_sampler
     from tmatch.sampling import CodeSampling, SamplingParams, Snapshot, Unmasking
     from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
     from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
@@ -60,13 +59,13 @@ _EXPORTS = {
     "tmatch.guidance": "ClassifierFreeGuidance Guidance NoGuidance",
     "tmatch.head": "FlowHead Head",
     "tmatch.kernel": "Autoregressive CosineRatio FullHistory GaussianKernel Kernel Masked MaskedCodes MaskedTokens "
-    "MeanKernel NoSpread ParallelFlow ResidualFlow TruncatedGaussianRatio UnitDataSpread",
+    "MeanKernel ParallelFlow ResidualFlow TruncatedGaussianRatio unit_data_std",
     "tmatch.model": "FullHistoryMatching Model TransitionMatching",
     "tmatch.parametrization": "CleanState Difference NextState NoiseState Parametrization",
     "tmatch.process": "Cosine DiffusionProcess GaussianProcess IndependentLinearProcess Linear LinearProcess "
     "Process VariancePreserving",
     "tmatch.rng": "RandomStreams",
-    "tmatch.sampler": "RestartSampler Sampler",
+    "tmatch.sampler": "SAMPLERS DDIMSampler RestartSampler Sampler build_sampler",
     "tmatch.sampling": "CodeSampling SamplingParams Snapshot Unmasking",
     "tmatch.solver": "RK4 Adaptive Euler Heun Midpoint Solver",
     "tmatch.times": "Continuous Grid LogitNormal Times Uniform",

@@ -1,4 +1,4 @@
-"""What generation is conditioned on: a text embedding, a class, any sequence of vectors."""
+"""Conditions: text embeddings, class embeddings, or any sequence of vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True)
 class Condition:
-    """A sequence of vectors an image, `tokens` (batch, length, width); `mask` (batch, length) is False on padding."""
+    """A sequence of vectors per image, `tokens` (batch, length, width); `mask` (batch, length) is False on padding."""
 
     tokens: Tensor
     mask: Tensor
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 3:
-            raise ValueError(f"A condition has shape (batch, length, width); got {tuple(self.tokens.shape)}.")
+            raise ValueError(f"A condition must have shape (batch, length, width); got {tuple(self.tokens.shape)}.")
         if self.mask.shape != self.tokens.shape[:2] or self.mask.dtype != torch.bool:
             raise ValueError(
-                f"The mask of a condition is boolean, one value a token {tuple(self.tokens.shape[:2])}; "
+                f"The mask of a condition must be boolean of shape {tuple(self.tokens.shape[:2])}; "
                 f"got {self.mask.dtype} {tuple(self.mask.shape)}."
             )
 
@@ -36,41 +36,41 @@ class Condition:
         return Condition(self.tokens[images], self.mask[images])
 
     def padded(self, length: int) -> "Condition":
-        """The same condition, padded to a length."""
+        """The condition padded to a length."""
         extra = length - self.tokens.shape[1]
         if extra < 0:
             raise ValueError(f"A condition of length {self.tokens.shape[1]} cannot be padded to {length}.")
         return Condition(pad(self.tokens, (0, 0, 0, extra)), pad(self.mask, (0, extra))) if extra else self
 
     def trimmed(self) -> "Condition":
-        """The same condition, cut where the longest of the batch ends, for padding costs as much as text.
+        """The condition cut to the longest of the batch, since padding costs as much as text.
 
-        Reading the mask makes the host wait for a GPU: trim a condition before it goes there.
+        Reading the mask synchronizes with the GPU: trim a condition before moving it there.
         """
         used = self.mask.any(0).nonzero()
         length = int(used[-1]) + 1 if len(used) else 1
         return Condition(self.tokens[:, :length], self.mask[:, :length])
 
     def repeated(self, batch: int) -> "Condition":
-        """One condition for a whole batch; a batch of them stays as it is."""
+        """A single condition expanded to the batch; a batch of conditions unchanged."""
         if len(self) == batch:
             return self
         if len(self) == 1:
             return Condition(self.tokens.expand(batch, -1, -1), self.mask.expand(batch, -1))
-        raise ValueError(f"There are {len(self)} conditions for {batch} images; give one for each, or just one.")
+        raise ValueError(f"Got {len(self)} conditions for {batch} images; pass one per image, or a single one.")
 
     @staticmethod
     def cat(conditions: Sequence["Condition"]) -> "Condition":
-        """Several batches as one, padded to the longest."""
+        """Several batches concatenated, padded to the longest."""
         widths = {c.tokens.shape[-1] for c in conditions}
         if len(widths) > 1:
-            raise ValueError(f"Conditions {sorted(widths)} wide do not go together; encode the null one as the others.")
+            raise ValueError(f"Conditions of widths {sorted(widths)} cannot be combined; use the same encoder for all.")
         length = max(c.tokens.shape[1] for c in conditions)
         padded = [c.padded(length) for c in conditions]
         return Condition(torch.cat([c.tokens for c in padded]), torch.cat([c.mask for c in padded]))
 
     def dropped(self, drop: Tensor, null: "Condition") -> "Condition":
-        """The same batch with the null condition where `drop` (batch,) is true: how guidance is trained."""
+        """The batch with the null condition where `drop` (batch,) is true, to train for guidance."""
         both = Condition.cat([self, null.repeated(len(self))])
         index = torch.arange(len(self), device=drop.device)
         return both[torch.where(drop, index + len(self), index)]

@@ -1,4 +1,4 @@
-"""Classifier-free guidance, as a wrapper around anything a network predicts from a condition."""
+"""Classifier-free guidance, as a wrapper around any conditional prediction."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,17 +16,17 @@ from tmatch.tensors import State, Time, expand_time, require_finite
 
 @dataclass(frozen=True)
 class Branches:
-    """The conditions a network is evaluated on, stacked in one batched pass, and the weight of each in the result."""
+    """The conditions to evaluate in one batched pass, and the weight of each in the result."""
 
     conditions: tuple[Condition | None, ...]
     weights: tuple[float, ...]
 
     def stack(self, x: Tensor) -> Tensor:
-        """x, once for each branch."""
+        """x, repeated for each branch."""
         return x if len(self.weights) == 1 else torch.cat([x] * len(self.weights))
 
     def inputs(self, x_t: State, t: Time | None) -> tuple[State, Time | None, Condition | None]:
-        """What the backbone is called with; t is None for kernels that have no time."""
+        """The backbone's inputs; t is None for kernels that have no time."""
         given = [c.repeated(len(x_t)) for c in self.conditions if c is not None]
         condition = (given[0] if len(given) == 1 else Condition.cat(given)) if given else None
         return self.stack(x_t), None if t is None else self.stack(expand_time(t, x_t)), condition
@@ -38,28 +38,28 @@ class Branches:
         return reduce(torch.add, (w * part for w, part in zip(self.weights, v.chunk(len(self.weights)), strict=True)))
 
     def guide(self, velocity: Velocity) -> Velocity:
-        """The guided velocity: every branch is evaluated at one and the same y_s."""
+        """The guided velocity: every branch is evaluated at the same y_s."""
         return lambda s, y_s: self.mix(velocity(s, self.stack(y_s)))
 
 
 class Guidance(ABC):
-    """Decides, while sampling, which branches to evaluate."""
+    """Decides which branches to evaluate during sampling."""
 
     @abstractmethod
     def at(self, progress: float, condition: Condition | None, keep_all: bool = False) -> Branches:
-        """The branches when `progress` of the sample is decided: t for the kernels that draw all tokens at once.
+        """The branches at `progress` in [0, 1]: the time t, which advances within a transition where tokens do.
 
-        Branches of no weight are left out, unless a kernel that caches something for each wants to `keep_all`.
+        Branches of zero weight are omitted, unless a kernel with a cache per branch sets `keep_all`.
         """
 
     def of(self, images: slice, total: int) -> "Guidance":
-        """The guidance of some of `total` images."""
+        """The guidance for a slice of `total` images."""
         return self
 
 
 @dataclass(frozen=True)
 class NoGuidance(Guidance):
-    """The conditional prediction as it is."""
+    """The conditional prediction, unchanged."""
 
     def at(self, progress: float, condition: Condition | None, keep_all: bool = False) -> Branches:
         return Branches((condition,), (1.0,))
@@ -87,8 +87,8 @@ GUIDANCE_SCHEDULES: dict[str, Callable[[float], float]] = {"constant": constant,
 class ClassifierFreeGuidance(Guidance):
     """v = v_null + w (v_cond - v_null), where w = 1 + (scale - 1) schedule(progress) inside the interval and 1 outside.
 
-    w = 1 is the conditional model and w = 0 the unconditional one; either costs a single branch. `null` is the empty
-    caption, one for all images, or one for each: a negative prompt.
+    w = 1 is the conditional model and w = 0 the unconditional one; both need a single branch. `null` is the null
+    condition or a negative prompt, one for all images or one per image.
     """
 
     null: Condition
@@ -98,28 +98,28 @@ class ClassifierFreeGuidance(Guidance):
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.scale):
-            raise ValueError(f"The guidance scale is a finite number (1 is no guidance); got {self.scale}.")
+            raise ValueError(f"The guidance scale must be finite (1 disables guidance); got {self.scale}.")
         low, high = self.interval
         if not 0 <= low <= high <= 1:
-            raise ValueError(f"The guidance interval is 0 <= from <= to <= 1; got {self.interval}.")
-        require_finite("the null condition", self.null.tokens)
+            raise ValueError(f"The guidance interval must satisfy 0 <= low <= high <= 1; got {self.interval}.")
+        require_finite("The null condition", self.null.tokens)
 
     def weight(self, progress: float) -> float:
-        """The w of the formula."""
+        """w at this progress."""
         low, high = self.interval
-        share = self.schedule(progress) if low <= progress <= high else 0.0
-        if not math.isfinite(share):
-            raise ValueError(f"A guidance schedule gives finite numbers; at {progress} it gave {share}.")
-        return 1 + (self.scale - 1) * share
+        factor = self.schedule(progress) if low <= progress <= high else 0.0
+        if not math.isfinite(factor):
+            raise ValueError(f"The guidance schedule must return finite numbers; got {factor} at {progress}.")
+        return 1 + (self.scale - 1) * factor
 
     def of(self, images: slice, total: int) -> "ClassifierFreeGuidance":
         return self if len(self.null) == 1 else replace(self, null=self.null.repeated(total)[images])
 
     def at(self, progress: float, condition: Condition | None, keep_all: bool = False) -> Branches:
         if condition is None:
-            raise ValueError("Guidance pushes towards a condition, and none was given; pass one, or drop the guidance.")
+            raise ValueError("Guidance needs a condition; pass one, or disable guidance.")
         w = self.weight(progress)
-        keep = keep_all and self.scale != 1  # at scale 1 no weight ever differs from 1
+        keep = keep_all and self.scale != 1  # at scale 1 the null branch never has a weight
         branches = [(c, v) for c, v in ((condition, w), (self.null, 1 - w)) if keep or v != 0]
         conditions, weights = zip(*branches, strict=True)
         return Branches(conditions, weights)

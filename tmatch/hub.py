@@ -45,7 +45,7 @@ class HubOptions:
         return {"token": self.token, "local_files_only": self.offline}
 
 
-def require_there(what: str, name: str) -> None:
+def require_path(what: str, name: str) -> None:
     """Reject a name that can only be a path, such as /nets/vae, ./vae or ~/vae, if it does not exist."""
     if (Path(name).is_absolute() or name.startswith(("./", "../", "~"))) and not Path(name).exists():
         raise ValueError(f"There is no folder {name}; pass the folder of {what}, or its name on the hub.")

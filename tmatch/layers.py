@@ -1,4 +1,4 @@
-"""What backbones and heads share: times and positions as vectors, AdaLN, and initialisation."""
+"""Layers shared by backbones and heads: time and position embeddings, AdaLN, norms, initialization."""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 from tmatch.tensors import Time, autocast_kind
 
 
-def sinusoids(x: Tensor, width: int, longest: float) -> Tensor:
-    """cos and sin of x at `width / 2` frequencies, periods from 2 pi to 2 pi `longest`: (..., width)."""
+def sinusoids(x: Tensor, width: int, max_period: float) -> Tensor:
+    """cos and sin of x at `width / 2` frequencies, periods from 2 pi to 2 pi `max_period`: (..., width)."""
     half = width // 2
-    rates = torch.exp(-math.log(longest) * torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    rates = torch.exp(-math.log(max_period) * torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = x.float().unsqueeze(-1) * rates
     return torch.cat((angles.cos(), angles.sin()), dim=-1)
 
 
 class TimeEmbedding(nn.Module):
-    """A time in [0, 1] as a vector, by sinusoids and an MLP."""
+    """An embedding of a time in [0, 1]: sinusoids and an MLP."""
 
     def __init__(self, width: int, frequencies: int = 256) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class TimeEmbedding(nn.Module):
 
 
 class TimeModulation(nn.Module):
-    """`parts` modulations of the same width, from a time: (..., parts * width)."""
+    """`parts` modulations of equal width from a time: (..., parts * width)."""
 
     def __init__(self, width: int, parts: int) -> None:
         super().__init__()
@@ -46,19 +46,22 @@ class TimeModulation(nn.Module):
 
 
 def require_time(network: nn.Module | None, t: Time | None) -> None:
-    """A time is read exactly if there is a network to read it."""
+    """Raise unless a time is given exactly if the network reads one."""
     if (network is None) != (t is None):
-        raise ValueError("A network that is `timed` is called with a time t, and one that is not with t = None.")
+        raise ValueError("A `timed` network needs a time t; an untimed one needs t = None.")
 
 
 def require_channels(x: Tensor, channels: int) -> None:
-    """Refuse tokens (..., channels) of another width."""
+    """Raise unless tokens (..., channels) have that many channels."""
     if x.shape[-1] != channels:
-        raise ValueError(f"This backbone reads tokens of {channels} channels; got {x.shape[-1]}.")
+        raise ValueError(
+            f"This backbone reads tokens of {channels} channels, channels last; got {tuple(x.shape)}. "
+            "Encode images (NCHW) with a codec, such as Patchify."
+        )
 
 
 class PositionEmbedding(nn.Module):
-    """Positions (step, row, column) as vectors: sinusoids of each axis, then a linear; any size, square or not."""
+    """Embeddings of positions (step, row, column): sinusoids of each axis, then a linear layer; for any grid size."""
 
     axes = 3
 
@@ -74,34 +77,34 @@ class PositionEmbedding(nn.Module):
 
 
 def grid_positions(grid: Sequence[int], step: int = 0, device: torch.device | None = None) -> Tensor:
-    """(step, row, column) of every token of a grid in reading order; a sequence is one row: (tokens, 3)."""
+    """(step, row, column) of every token of a grid in raster order, (tokens, 3); a sequence is one row."""
     if not 1 <= len(grid) <= 2:
-        raise ValueError(f"Tokens lie on a line or in rows and columns; got a grid of {tuple(grid)}.")
+        raise ValueError(f"A token grid has one or two dimensions; got {tuple(grid)}.")
     rows, columns = (1, *grid)[-2:]
     axes = [torch.arange(n, device=device) for n in (rows, columns)]
-    places = torch.cartesian_prod(*axes)
-    return torch.cat((torch.full_like(places[:, :1], step), places), dim=-1)
+    positions = torch.cartesian_prod(*axes)
+    return torch.cat((torch.full_like(positions[:, :1], step), positions), dim=-1)
 
 
 def upcast_residual(x: Tensor) -> Tensor:
-    """What blocks add to: float32 under autocast, where products alone are to be coarser, whatever weights are."""
+    """The residual stream: in float32 under autocast, which lowers the precision of matrix products only."""
     return x.float() if torch.is_autocast_enabled(autocast_kind(x.device)) else x
 
 
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """AdaLN: x scale + shift; the scale is about 1."""
+    """AdaLN: x scale + shift, with a scale around 1."""
     return torch.addcmul(shift, x, scale)
 
 
 def gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
-    """What a block adds to its input: x + gate y."""
+    """A gated residual connection: x + gate y."""
     return torch.addcmul(x, gate, y)
 
 
 class GELU(nn.Module):
     """x (1 + tanh z) / 2 = x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3).
 
-    PyTorch has one kernel for it. Where a compiler makes one, the sigmoid takes half the time of the tanh on a CPU.
+    Eager mode uses PyTorch's fused kernel. Compiled, the sigmoid takes half the time of the tanh on a CPU.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -112,32 +115,24 @@ class GELU(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """PyTorch's, in the precision of x: weights are coarser where FSDP2 gathers them so."""
+    """nn.LayerNorm in the dtype of x, since FSDP2 may gather weights in a lower precision."""
 
     def forward(self, x: Tensor) -> Tensor:
         return layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
 
 
 class RMSNorm(nn.RMSNorm):
-    """x w / sqrt(mean(x^2) + eps). PyTorch has one kernel for it on a GPU, and eight calls on a CPU; here are five."""
+    """nn.RMSNorm in the dtype of x, as above."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__(width, eps)
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        self.least = nn.Buffer(torch.tensor(self.eps, device=self.weight.device), persistent=False)
-
     def forward(self, x: Tensor) -> Tensor:
-        if not x.is_cpu or x.dtype != torch.float32:
-            return rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        inverse = torch.addcmul(self.least, length, length, value=1 / x.shape[-1]).rsqrt()
-        return x * inverse * self.weight
+        return rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def initialise(network: nn.Module, *zeros: nn.Linear) -> None:
-    """Xavier weights and zero biases for every linear layer, and nothing but zeros for those named."""
+    """Xavier weights and zero biases for every linear layer, and zero weights for those in `zeros`."""
     for layer in network.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

@@ -12,41 +12,39 @@ from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
 from tmatch.rng import RandomStreams
 from tmatch.sampler import Sampler
-from tmatch.sampling import SamplingParams, Snapshot
-from tmatch.tensors import State, Time, positive_int, require_finite, require_shape
+from tmatch.sampling import Callback, SamplingParams, Snapshot
+from tmatch.tensors import State, positive_int, require_finite, require_shape
 from tmatch.times import FixedTime, Grid, Steps, Times
 
 
 class Model(nn.Module, ABC):
-    """What is trained with `loss` and generates with `sample`, whatever is inside."""
+    """A model that trains with `loss` and generates with `sample`."""
 
-    def __init__(
-        self,
-        process: Process,
-        parametrization: Parametrization,
-        kernel: Kernel,
-        times: Times,
-        sampler: Sampler = Sampler(),
-    ) -> None:
+    def __init__(self, process: Process, parametrization: Parametrization, kernel: Kernel, times: Times) -> None:
         super().__init__()
         self.process = process
         self.parametrization = parametrization
         self.kernel = kernel
         self.times = times
-        self.sampler = sampler
         self.check()
         parametrization.check(process, times)
         kernel.check(process, parametrization)
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse choices that another model is for, in a sentence that says which."""
+        """Raise if another model class is needed, with a message that says which."""
 
     @abstractmethod
     def loss(
         self, x_T: State, rng: RandomStreams, condition: Condition | None = None, fixed_time: FixedTime | None = None
     ) -> Tensor:
         """The training loss of each image; `fixed_time` fixes the time, for validation."""
+
+    def forward(
+        self, x_T: State, rng: RandomStreams, condition: Condition | None = None, fixed_time: FixedTime | None = None
+    ) -> Tensor:
+        """`loss`, so that DDP and other wrappers can call the module."""
+        return self.loss(x_T, rng, condition, fixed_time)
 
     @abstractmethod
     def sample(
@@ -56,12 +54,15 @@ class Model(nn.Module, ABC):
         condition: Condition | None = None,
         steps: Steps | None = None,
         params: SamplingParams = SamplingParams(),
+        *,
+        sampler: Sampler = Sampler(),
         start: State | None = None,
+        callback: Callback | None = None,
     ) -> State:
-        """X_T of `shape` (*grid, channels), one for each stream of the noise."""
+        """X_T of `shape` (*grid, channels), one for each random stream."""
 
     def grid(self, steps: Steps | None = None) -> Tensor:
-        """The times Algorithm 2 visits, refused where this model cannot take those steps."""
+        """The times that Algorithm 2 visits; raises if this model cannot take those steps."""
         return self.parametrization.grid(self.times, steps)
 
     def source(self, shape: Sequence[int], rng: RandomStreams) -> State:
@@ -70,17 +71,17 @@ class Model(nn.Module, ABC):
             positive_int("Each side of the shape", side)
         return self.process.source(shape, rng)
 
-    def transitions(self, steps: Steps | None = None) -> int:
-        """How many transitions `sample` makes."""
-        return sum(bool(t_next > t) for t, t_next in self.sampler.steps(self.grid(steps)))
+    def transitions(self, steps: Steps | None = None, sampler: Sampler = Sampler()) -> int:
+        """The number of transitions that `sample` makes."""
+        return sum(bool(t_next > t) for t, t_next in sampler.steps(self.grid(steps)))
 
 
 class TransitionMatching(Model):
-    """A Markov chain X_0 -> X_1 -> ... -> X_T learnt from a supervising process."""
+    """A Markov chain X_0 -> X_1 -> ... -> X_T learned from a supervising process."""
 
     def check(self) -> None:
         if isinstance(self.kernel, FullHistory):
-            raise ValueError("A FullHistory kernel needs whole paths, not pairs of states: use FullHistoryMatching.")
+            raise ValueError("A FullHistory kernel needs whole paths, not pairs of states; use FullHistoryMatching.")
 
     def loss(
         self, x_T: State, rng: RandomStreams, condition: Condition | None = None, fixed_time: FixedTime | None = None
@@ -100,60 +101,67 @@ class TransitionMatching(Model):
         condition: Condition | None = None,
         steps: Steps | None = None,
         params: SamplingParams = SamplingParams(),
+        *,
+        sampler: Sampler = Sampler(),
         start: State | None = None,
+        callback: Callback | None = None,
     ) -> State:
-        """Algorithm 2: X_T of `shape` (*grid, channels), one for each stream of the noise.
+        """Algorithm 2: X_T of `shape` (*grid, channels), one for each random stream.
 
-        `steps` is a number, a list of times, or None for the model's own; `start` is the state at the first of them,
-        where that is not 0.
+        `steps` is a number, a list of times, or None for the model's default; `start` is the state at the first time,
+        if that is not 0. The `callback` receives a `Snapshot` of each state.
         """
-        grid = self.grid(steps)
+        grid, process = self.grid(steps), self._sampling_process(sampler)
         if start is None and grid[0] != 0:
-            raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time: pass it as `start`.")
+            raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time; pass it as `start`.")
         x_t = self.source(shape, rng) if start is None else start  # X_0 ~ p_0
         require_shape("The starting state", x_t, shape)
-        x_t = checked("the starting state", x_t, rng, condition)
-        params.report(Snapshot("start", float(grid[0]), x_t))
-        for t, t_next in self.sampler.steps(grid):
-            if t_next > t:
-                x_t = self.step(x_t, t, t_next, rng, condition, params)
-            else:
-                x_t = self.process.renoise(x_t, t, t_next, rng)
+        x_t = checked("The starting state", x_t, rng, condition)
+        if callback is not None:
+            callback(Snapshot("start", float(grid[0]), x_t))
+        for t, t_next in sampler.steps(grid):
+            if t_next < t:
+                x_t = process.renoise(x_t, t, t_next, rng)
+                continue
+            y = self.kernel.sample(x_t, t, t_next, condition, rng, params, callback)  # Y ~ p(. | X_t)
+            require_shape("The kernel's sample", y, x_t.shape[1:])
+            x_next = self.parametrization.advance(process, x_t, y, t, t_next, rng)  # X_{t+1} ~ q(. | X_t, Y)
+            if callback is not None:
+                estimate = self.parametrization.estimate(process, x_t, y, t)
+                callback(Snapshot("transition", float(t_next), x_next, estimate))
+            x_t = x_next
         return x_t
 
-    def step(
-        self, x_t: State, t: Time, t_next: Time, rng: RandomStreams, condition: Condition | None, params: SamplingParams
-    ) -> State:
-        """One transition of Algorithm 2."""
-        y = self.kernel.sample(x_t, t, t_next, condition, rng, params)  # Y ~ p(. | X_t)
-        require_shape("What the kernel draws", y, x_t.shape[1:])
-        x_next = self.parametrization.advance(self.process, x_t, y, t, t_next, rng)  # X_{t+1} ~ q(. | X_t, Y)
-        if params.observe is not None:
-            estimate = self.parametrization.estimate(self.process, x_t, y, t)
-            params.report(Snapshot("transition", float(t_next), x_next, estimate))
-        return x_next
+    def _sampling_process(self, sampler: Sampler) -> Process:
+        """The sampler's process; raises if the model cannot follow it."""
+        process = sampler.process(self.process)
+        if process is not self.process:
+            if isinstance(self.parametrization, NextState):
+                raise ValueError(
+                    f"{type(sampler).__name__} changes the noise of the process, but a model that predicts NextState "
+                    "has learned that noise; use the default sampler."
+                )
+            self.kernel.check(process, self.parametrization)
+        return process
 
 
 class FullHistoryMatching(Model):
-    """A path X_1, ..., X_T drawn given all that is before, and learnt whole: FHTM.
+    """A path X_1, ..., X_T in which each state depends on all earlier ones, learned as a whole: FHTM.
 
-    There is no Markov chain, so Algorithm 1 has no t to draw: teacher forcing takes every transition of a path at once.
+    There is no Markov chain, so Algorithm 1 samples no t: teacher forcing takes every transition of a path at once.
     """
 
     kernel: FullHistory
     times: Grid
 
     def check(self) -> None:
-        next_state, straight = isinstance(self.parametrization, NextState), self.sampler == Sampler()
-        if not (next_state and isinstance(self.kernel, FullHistory) and straight):
-            raise ValueError(
-                "A model of the full history predicts NextState by a FullHistory kernel, going straight on."
-            )
+        if not (isinstance(self.parametrization, NextState) and isinstance(self.kernel, FullHistory)):
+            raise ValueError("FullHistoryMatching needs the NextState parametrization and a FullHistory kernel.")
 
     def loss(
         self, x_T: State, rng: RandomStreams, condition: Condition | None = None, fixed_time: FixedTime | None = None
     ) -> Tensor:
-        """The mean over all transitions; over the one at `fixed_time`, if given."""
+        """The mean over all transitions, or the transition at `fixed_time`."""
         x_T = checked("x_T", x_T, rng, condition)
         path = self.process.path(x_T, self.grid(), rng)  # (X_0, ..., X_T) ~ q(. | X_T)
         losses = self.kernel.losses(torch.stack(path[1:], dim=1), condition, rng)
@@ -167,24 +175,36 @@ class FullHistoryMatching(Model):
         condition: Condition | None = None,
         steps: Steps | None = None,
         params: SamplingParams = SamplingParams(),
+        *,
+        sampler: Sampler = Sampler(),
         start: State | None = None,
+        callback: Callback | None = None,
     ) -> State:
-        """X_1, ..., X_T token by token. There is no state to start from but the first: the rest needs its history."""
+        """X_1, ..., X_T token by token, always from the first state, since the others need their history."""
         grid = self.grid(steps)
+        if sampler != Sampler():
+            raise ValueError(f"Full-history models support the default sampler only, not {type(sampler).__name__}.")
         if start is not None:
-            raise ValueError("A model of the full history cannot start from a state: it needs all that came before it.")
-        x_t = checked("the starting state", self.source(shape, rng), rng, condition)  # X_0 ~ p_0
-        params.report(Snapshot("start", float(grid[0]), x_t))
-        states = self.kernel.states(x_t, grid.tolist(), None, condition, rng, params)
+            raise ValueError("Full-history models cannot start from a state, since they need its history; omit start.")
+        x_t = checked("The starting state", self.source(shape, rng), rng, condition)  # X_0 ~ p_0
+        if callback is not None:
+            callback(Snapshot("start", float(grid[0]), x_t))
+        states = self.kernel.states(x_t, grid.tolist(), None, condition, rng, params, callback)
         for t, x_t in zip(grid[1:], states, strict=True):  # X_{t+1} ~ p(. | X_0, ..., X_t)
-            params.report(Snapshot("transition", float(t), x_t))
+            if callback is not None:
+                callback(Snapshot("transition", float(t), x_t))
         return x_t
 
 
 def checked(name: str, x: State, rng: RandomStreams, condition: Condition | None) -> State:
-    """A state of float32 at least; what would only come out as NaN, or as an error deep inside, is refused."""
+    """The state in float32 or wider; raises on input that would only fail, or become NaN, deep inside."""
     require_finite(name, x)
     if condition is not None:
-        require_finite("the condition", condition.tokens)
+        if not isinstance(condition, Condition):
+            raise ValueError(
+                f"condition must be a tmatch.Condition; got {type(condition).__name__}. Embed class labels or text as "
+                "vectors first: Condition.dense(embedding(labels)[:, None])."
+            )
+        require_finite("The condition", condition.tokens)
     rng.require_streams(len(x))
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -15,7 +15,7 @@ from torch import Tensor
 from tmatch.data.images import to_image
 from tmatch.generation import Evaluations
 from tmatch.generation.config import require_applicable
-from tmatch.hub import HubOptions, download, require_there, upload
+from tmatch.hub import HubOptions, download, require_path, upload
 from tmatch.rng import next_seed
 from tmatch.runs import MODELS, LoadedModel, load_model
 from tmatch.runs.export import export
@@ -72,7 +72,7 @@ class Pipeline:
             raise ValueError("dtype and torch_dtype are the same argument; give dtype.")
         precision = _precision(torch_dtype if dtype is None else dtype)
         name, hub = str(name), HubOptions(token, local_files_only)
-        require_there("a model", name)
+        require_path("a model", name)
         on_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
         if on_hub or name.startswith(HUB):
             name = str(download(name.removeprefix(HUB), revision, hub))

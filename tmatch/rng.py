@@ -1,4 +1,4 @@
-"""Random numbers that belong to an image, not to a batch."""
+"""Random numbers per image, independent of the batch."""
 
 import hashlib
 import math
@@ -28,9 +28,9 @@ def _splitmix64(x: Tensor) -> Tensor:
 
 @contextmanager
 def seeded_init(seed: int) -> Iterator[None]:
-    """Networks built here, on the CPU, get their weights from the seed; the caller's own generators stay as they are.
+    """Initialize networks built in this context, on the CPU, from the seed, and restore the global generator.
 
-    No other device is touched: of several processes each would wake them all.
+    Other devices are not touched: each of several processes would initialize all of them.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -38,7 +38,7 @@ def seeded_init(seed: int) -> Iterator[None]:
 
 
 def next_seed(generator: torch.Generator) -> int:
-    """A seed by the state of a PyTorch generator, which goes on from there: the next is another."""
+    """A seed derived from the state of a PyTorch generator, which advances: the next seed differs."""
     digest = hashlib.blake2b(generator.get_state().numpy().tobytes(), digest_size=7).digest()
     seed = int.from_bytes(digest, "big")
     generator.manual_seed(seed)
@@ -46,10 +46,10 @@ def next_seed(generator: torch.Generator) -> int:
 
 
 class RandomStreams:
-    """One stream of random numbers an image: a pure function of (seed, position in the stream).
+    """One stream of random numbers per image: a pure function of (seed, position in the stream).
 
-    Image k gets the same numbers whatever batch it is drawn in, and on every device but for the rounding of log and
-    cos. All streams of a batch are evaluated in one vectorised pass.
+    An image gets the same numbers in any batch, and on any device up to the rounding of log and cos. All streams of a
+    batch are evaluated in one vectorized pass.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class RandomStreams:
             try:
                 wrapped = [(operator.index(s) + 2**63) % 2**64 - 2**63 for s in seeds]
             except TypeError:
-                raise ValueError(f"Seeds are whole numbers, one for each image; got {seeds!r}.") from None
+                raise ValueError(f"seeds must be a list of integers, one per image; got {seeds!r}.") from None
             seeds = torch.tensor(wrapped, dtype=torch.int64)
         if seeds.ndim != 1 or len(seeds) == 0 or seeds.is_floating_point():
-            raise ValueError("Noise needs a flat list of at least one whole number: a seed for each image.")
+            raise ValueError("seeds must be a non-empty 1-D list of integers, one per image.")
         self._keys = _splitmix64(_splitmix64(seeds.to(device, torch.int64)) + _GOLDEN)
         self._position = 0
         self.dtype = dtype
@@ -79,7 +79,7 @@ class RandomStreams:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Self:
-        """The noise of a training step: a stream for each sample, from (seed, step, sample) alone."""
+        """The streams of a training step, one per sample, from (seed, step, sample) alone."""
         digest = hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()
         base = int.from_bytes(digest, "big", signed=True)
         indices = torch.arange(samples) if isinstance(samples, int) else torch.as_tensor(samples)
@@ -89,26 +89,24 @@ class RandomStreams:
         return len(self._keys)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same streams from the same position, on a device."""
+        """The same streams, at the same position, on a device."""
         moved = copy(self)
         moved._keys = self._keys.to(device)
         return moved
 
     def require_streams(self, images: int) -> None:
-        """Refuse a batch that has not one stream an image."""
+        """Raise unless there is one stream per image."""
         if len(self) != images:
-            raise ValueError(
-                f"There are {len(self)} streams of noise for {images} images; give one seed for each image."
-            )
+            raise ValueError(f"Got {len(self)} random streams for {images} images; pass one seed per image.")
 
     @property
     def device(self) -> torch.device:
-        """Where the numbers are made."""
+        """The device the numbers are generated on."""
         return self._keys.device
 
     @property
     def time_dtype(self) -> torch.dtype:
-        """The precision of times: that of the noise, but float32 at least."""
+        """The dtype of times: that of the noise, or float32 if that is wider."""
         return torch.promote_types(self.dtype, torch.float32)
 
     def _bits(self, count: int) -> Tensor:
@@ -118,12 +116,12 @@ class RandomStreams:
         return _splitmix64(self._keys[:, None] + positions * _GOLDEN)
 
     def uniform(self, *shape: int) -> Tensor:
-        """U(0, 1), (batch, *shape), never 0 and never 1; in float32 at least, for it is often a time."""
+        """U(0, 1), (batch, *shape), never 0 or 1, in float32 or wider, since it is often a time."""
         bits = _shift(self._bits(math.prod(shape)), 41)
         return ((bits.float() + 0.5) * 2.0**-23).to(self.time_dtype).reshape(len(self), *shape)
 
     def normal(self, *shape: int) -> Tensor:
-        """N(0, I), (batch, *shape), by Box and Muller: each word makes two numbers."""
+        """N(0, I), (batch, *shape), by the Box-Muller transform: each word gives two numbers."""
         count = math.prod(shape)
         bits = self._bits((count + 1) // 2)
         radius = ((_shift(bits, 32).float() + 0.5) * 2.0**-32).log_().mul_(-2).sqrt_()

@@ -1,4 +1,4 @@
-"""How to sample from a kernel: choices that cost time, not weights."""
+"""How to sample from a kernel: options that cost time and do not depend on the weights."""
 
 import math
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from tmatch.tensors import State, positive_int
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment of sampling: X_0 at the start, each state a transition leads to, partial ones where a kernel has them.
+    """A state seen during sampling: X_0, the result of each transition, and partial states of some kernels.
 
-    `estimate` is the denoising estimate of X_T from which the transition to x_t was made; `known` (batch, *grid) says
-    which tokens of a partial state are drawn, where the others show nothing.
+    `estimate` is the denoising estimate of X_T that the transition to x_t used; `known` (batch, *grid) marks the tokens
+    of a partial state that are sampled.
     """
 
     kind: Literal["start", "transition", "partial"]
@@ -27,30 +27,31 @@ class Snapshot:
     known: Tensor | None = None
 
 
+Callback = Callable[[Snapshot], None]
 Order = Literal["random", "raster", "confidence"]
 
 
 def intermediates(tokens: int, parts: int = 4) -> set[int]:
-    """After how many tokens of a transition a partial state is shown: at a quarter, a half, three quarters."""
+    """The numbers of sampled tokens at which a transition reports a partial state: at each quarter."""
     return {round(tokens * k / parts) for k in range(1, parts)} - {0, tokens}
 
 
-def progress(t: float, t_next: float, token_fraction: float) -> float:
-    """The time when this share of a transition's tokens is drawn."""
-    return t + (t_next - t) * token_fraction
+def interpolate_time(t: float, t_next: float, fraction: float) -> float:
+    """The time at which this fraction of a transition's tokens is sampled."""
+    return t + (t_next - t) * fraction
 
 
 def _require_temperature(temperature: float) -> None:
     if not 0 <= temperature < math.inf:
-        raise ValueError(f"A temperature is a finite number from 0 up; got {temperature}.")
+        raise ValueError(f"temperature must be a finite number of at least 0; got {temperature}.")
 
 
 @dataclass(frozen=True)
 class Unmasking:
-    """How masked kernels fill a state: in how many iterations (None: a token each), in which order.
+    """How masked kernels fill a state: the number of iterations (None: one per token) and the order of the tokens.
 
-    'confidence', for codes, keeps those that were drawn with most confidence, to which noise of a falling `temperature`
-    is added; for continuous tokens it is a random order.
+    The order 'confidence' keeps the most confident codes, after adding noise whose `temperature` decays over the
+    iterations; with continuous tokens it equals 'random'.
     """
 
     iterations: int | None = None
@@ -61,15 +62,13 @@ class Unmasking:
         if self.iterations is not None:
             positive_int("The number of mask iterations", self.iterations)
         if self.order not in get_args(Order):
-            raise ValueError(f"Tokens are drawn in one of the orders {', '.join(get_args(Order))}; got {self.order!r}.")
+            raise ValueError(f"order must be one of {', '.join(get_args(Order))}; got {self.order!r}.")
         _require_temperature(self.temperature)
 
 
 @dataclass(frozen=True)
 class CodeSampling:
-    """How a code is drawn: at a temperature (0 takes the likeliest), from the `top_k` likeliest, or from the likeliest
-    that make up `top_p` of the probability.
-    """
+    """How codes are sampled: temperature (0 is greedy), top-k and top-p."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -78,24 +77,16 @@ class CodeSampling:
     def __post_init__(self) -> None:
         _require_temperature(self.temperature)
         if self.top_k is not None:
-            positive_int("The number of likeliest codes, top-k,", self.top_k)
+            positive_int("top_k", self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(
-                f"The probability of the likeliest codes, top-p, is above 0 and at most 1; got {self.top_p}."
-            )
+            raise ValueError(f"top_p must be in (0, 1]; got {self.top_p}.")
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to draw from a kernel: choices that cost time, not weights. A kernel takes what concerns it."""
+    """How to sample from a kernel. Each kernel reads the options that apply to it."""
 
     solver: Solver = Euler(4)
     guidance: Guidance = NoGuidance()
     unmasking: Unmasking = Unmasking()
-    choice: CodeSampling = CodeSampling()
-    observe: Callable[[Snapshot], None] | None = None
-
-    def report(self, fixed_time: Snapshot) -> None:
-        """Show a moment to the observer, if there is one."""
-        if self.observe is not None:
-            self.observe(fixed_time)
+    codes: CodeSampling = CodeSampling()

@@ -1,14 +1,16 @@
-"""The table: every method is a row of process x parametrization x kernel x times."""
+"""The table of methods: every variant is a row of process x parametrization x kernel x times."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import prod
+from typing import Annotated
 
+from pydantic import AfterValidator, Field, PositiveInt
 from torch import nn
 
-from tmatch.distribution import Categorical, Flow
-from tmatch.head import FlowHead
+from tmatch.config import Config
+from tmatch.distribution import DISTRIBUTIONS, Categorical, TokenDistribution
+from tmatch.head import HEADS
 from tmatch.kernel import (
     Autoregressive,
     CosineRatio,
@@ -19,150 +21,142 @@ from tmatch.kernel import (
     MaskedCodes,
     MaskingRatio,
     MeanKernel,
-    NoSpread,
     ParallelFlow,
     ResidualFlow,
-    Spread,
     TruncatedGaussianRatio,
 )
 from tmatch.layers import initialise
 from tmatch.model import FullHistoryMatching, Model, TransitionMatching
 from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
-from tmatch.process import (
-    DiffusionProcess,
-    GaussianProcess,
-    IndependentLinearProcess,
-    LinearProcess,
-    Process,
-    VariancePreserving,
-)
-from tmatch.sampler import RestartSampler, Sampler
-from tmatch.times import Continuous, Density, Grid, Times, Uniform
+from tmatch.process import DiffusionProcess, IndependentLinearProcess, LinearProcess, Process, VariancePreserving
+from tmatch.tensors import lookup
+from tmatch.times import DENSITIES, Continuous, Grid, Times
 
 
-@dataclass(frozen=True)
-class HeadConfig:
-    """The flow head: the paper's has 6 layers, 1024 wide. `patch` counts backbone tokens a head token covers."""
+def _one_of(what: str, table: Mapping[str, object]) -> AfterValidator:
+    """Validate that a string is a key of a table."""
 
-    width: int = 1024
-    depth: int = 6
-    patch: tuple[int, ...] | None = None
-    samples_per_token: int = 1
-    density: Density = Uniform()
-    token_fraction: float = 1.0
-    """Of the tokens of an image, those the head learns from at a step, for the rows that draw all in parallel."""
-    codes: int | None = None
-    """How many codes the tokenizer has, for the rows that draw codes."""
+    def validate(name: str) -> str:
+        lookup(what, table, name)
+        return name
+
+    return AfterValidator(validate)
 
 
-KernelFactory = Callable[[nn.Module, int, HeadConfig], Kernel]
+class HeadConfig(Config):
+    """The head of the variants that have one; the paper's has 6 layers of width 1024."""
+
+    kind: Annotated[str, _one_of("head", HEADS)] = Field(default="mlp", description="network")
+    distribution: Annotated[str, _one_of("distribution", DISTRIBUTIONS)] = Field(
+        default="flow", description="model of a token given the backbone's output"
+    )
+    width: PositiveInt = Field(default=1024, description="hidden width")
+    depth: PositiveInt = Field(default=6, description="number of blocks")
+    patch: tuple[PositiveInt, ...] | None = Field(
+        default=None, description="backbone tokens that one head token covers, such as (1, 4)"
+    )
+    samples_per_token: PositiveInt = Field(default=1, description="pairs (s, noise) per token in training")
+    token_fraction: float = Field(default=1.0, gt=0, le=1, description="fraction of tokens the head trains on per step")
+    density: Annotated[str, _one_of("density", DENSITIES)] = Field(
+        default="uniform", description="density of s in training"
+    )
+
+
+KernelFactory = Callable[[nn.Module, int, HeadConfig, int | None], Kernel]
+"""(backbone, channels, head, codebook_size) -> kernel."""
+
+
+def _integer(backbone: nn.Module, name: str) -> int:
+    value = getattr(backbone, name, None)
+    if not isinstance(value, int):
+        raise ValueError(f"{type(backbone).__name__} has no integer attribute `{name}`; add one.")
+    return value
 
 
 def _readout(backbone: nn.Module, channels: int) -> nn.Linear:
-    readout = nn.Linear(_width(backbone), channels)
+    readout = nn.Linear(_integer(backbone, "width"), channels)
     initialise(readout, readout)
     return readout
 
 
-def _width(backbone: nn.Module) -> int:
-    width = getattr(backbone, "width", None)
-    if not isinstance(width, int):
-        raise ValueError(
-            f"{type(backbone).__name__} does not say how wide its output is; give it an integer attribute `width`."
-        )
-    return width
-
-
-def _flow(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> Flow:
+def _distribution(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> TokenDistribution:
     tokens = prod(head.patch or (1,))
-    network = FlowHead(tokens * channels, tokens * _width(backbone), head.width, head.depth, timed)
-    return Flow(network, head.samples_per_token, head.density)
+    context_width = tokens * _integer(backbone, "width")
+    network = HEADS[head.kind](tokens * channels, context_width, head.width, head.depth, timed)
+    return DISTRIBUTIONS[head.distribution](network, head.samples_per_token, DENSITIES[head.density])
 
 
-def _token(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> Flow:
+def _in_turn(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> TokenDistribution:
     if head.patch is not None or head.token_fraction != 1:
-        raise ValueError(
-            "Kernels that draw tokens in turn have no head patch, nor a share; leave them out, or take dtm."
-        )
-    return _flow(backbone, channels, head, timed)
+        raise ValueError("Variants that sample tokens in turn support neither head.patch nor head.token_fraction.")
+    return _distribution(backbone, channels, head, timed)
 
 
-def _codes(backbone: nn.Module, head: HeadConfig) -> Categorical:
-    if head.codes is None:
-        raise ValueError("This row draws codes: say how many the tokenizer has, HeadConfig(codes=...).")
-    if head.patch is not None or head.token_fraction != 1 or head.samples_per_token != 1:
-        raise ValueError("Rows that draw codes have no head, hence no head patch, share or draws; leave them out.")
-    if _channels(backbone) == 1:
-        raise ValueError("The backbone reads a vector for each code: build it with as many channels as it is wide.")
-    return Categorical(head.codes, _channels(backbone), _width(backbone))
+def _categorical(backbone: nn.Module, codebook_size: int | None) -> Categorical:
+    if codebook_size is None:
+        raise ValueError("Discrete variants need codebook_size, the number of codes of the autoencoder.")
+    if _integer(backbone, "channels") == 1:
+        raise ValueError("The backbone reads an embedding of each code: build it with as many channels as its width.")
+    return Categorical(codebook_size, _integer(backbone, "channels"), _integer(backbone, "width"))
 
 
-def _channels(backbone: nn.Module) -> int:
-    channels = getattr(backbone, "channels", None)
-    if not isinstance(channels, int):
-        raise ValueError(
-            f"{type(backbone).__name__} does not say how wide its tokens are; give it an integer attribute `channels`."
-        )
-    return channels
-
-
-def mean(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
-    """E[Y | X_t] by a linear read-out; no head."""
+def mean(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
+    """E[Y | X_t] by a linear readout, without a head."""
     return MeanKernel(backbone, _readout(backbone, channels))
 
 
-def gaussian(spread: Spread) -> KernelFactory:
-    """N(E[Y | X_t], w_t^2 I) by a linear read-out; no head."""
-    return lambda backbone, channels, head: GaussianKernel(backbone, _readout(backbone, channels), spread)
+def gaussian(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
+    """N(E[Y | X_t], w_t^2 I) in the limit w_t = 0, by a linear readout, without a head."""
+    return GaussianKernel(backbone, _readout(backbone, channels))
 
 
-def parallel_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
-    """All tokens in parallel by a flow head."""
-    return ParallelFlow(backbone, _flow(backbone, channels, head), head.patch, head.token_fraction)
+def parallel_flow(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
+    """All tokens in parallel by the head."""
+    return ParallelFlow(backbone, _distribution(backbone, channels, head), head.patch, head.token_fraction)
 
 
-def residual_flow(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
-    """The mean by a linear read-out, and what is left of all tokens in parallel by a flow head."""
-    flow = _flow(backbone, channels, head)
-    return ResidualFlow(backbone, _readout(backbone, channels), flow, head.patch, head.token_fraction)
+def residual_flow(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
+    """The mean by a linear readout, the residual of all tokens in parallel by the head."""
+    distribution = _distribution(backbone, channels, head)
+    return ResidualFlow(backbone, _readout(backbone, channels), distribution, head.patch, head.token_fraction)
 
 
 def autoregressive(dependent: bool = False) -> KernelFactory:
-    """Token after token by a flow head, given X_t and the tokens before."""
-    return lambda backbone, channels, head: Autoregressive(backbone, _token(backbone, channels, head), dependent)
+    """Token after token by the head, given X_t and the tokens before."""
+    return lambda backbone, channels, head, _: Autoregressive(backbone, _in_turn(backbone, channels, head), dependent)
 
 
 def full_history(dependent: bool = False) -> KernelFactory:
-    """Token after token by a flow head, given every state and token before; no time."""
-    return lambda backbone, channels, head: FullHistory(
-        backbone, _token(backbone, channels, head, timed=False), channels, dependent
+    """Token after token by the head, given every earlier state and token; no time."""
+    return lambda backbone, channels, head, _: FullHistory(
+        backbone, _in_turn(backbone, channels, head, timed=False), channels, dependent
     )
 
 
 def masked(ratio: MaskingRatio) -> KernelFactory:
-    """Some tokens at a time by a flow head, given X_t and the known ones."""
-    return lambda backbone, channels, head: Masked(
-        backbone, _token(backbone, channels, head), channels, _channels(backbone), ratio
+    """Sets of tokens by the head, given X_t and the known tokens."""
+    return lambda backbone, channels, head, _: Masked(
+        backbone, _in_turn(backbone, channels, head), channels, _integer(backbone, "channels"), ratio
     )
 
 
-def codes_in_turn(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
+def causal_codes(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
     """Code after code by a softmax."""
-    return FullHistory(backbone, _codes(backbone, head), _channels(backbone))
+    return FullHistory(backbone, _categorical(backbone, codebook_size), _integer(backbone, "channels"))
 
 
-def masked_codes(backbone: nn.Module, channels: int, head: HeadConfig) -> Kernel:
-    """Some codes at a time by a softmax, given the known ones."""
-    return MaskedCodes(backbone, _codes(backbone, head), CosineRatio())
+def masked_codes(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
+    """Sets of codes by a softmax, given the known codes."""
+    return MaskedCodes(backbone, _categorical(backbone, codebook_size), CosineRatio())
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One method. `given` is the paper's B | A in words, `sampler` the way along the times when sampling.
+    """One method. `given` is the paper's B | A in words.
 
-    `attention` says what sees what, `evaluations` how often the backbone is called for an image: T transitions of n
-    tokens, or of K mask iterations. A row that is not `timed` takes a backbone without time, one of `codes` states of a
-    discrete autoencoder, and the backbone of one that `embeds` tokens itself may read tokens of any width.
+    `attention` is the backbone's mask, `evaluations` its calls per image: T transitions of n tokens, or of K mask
+    iterations. A variant that is not `timed` needs a backbone without time. A `discrete` one models the codes of a
+    discrete autoencoder. If it `embeds` tokens itself, the backbone may have any number of channels.
     """
 
     process: Process
@@ -170,25 +164,24 @@ class Variant:
     kernel: KernelFactory
     times: Times
     given: str
-    sampler: Sampler = Sampler()
-    model: Callable[[Process, Parametrization, Kernel, Times, Sampler], Model] = TransitionMatching
+    model: Callable[[Process, Parametrization, Kernel, Times], Model] = TransitionMatching
     attention: str = "full"
     evaluations: str = "T"
     timed: bool = True
-    codes: bool = False
+    discrete: bool = False
     embeds: bool = False
 
-    def build(self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> Model:
-        """The model, on any backbone; `channels` is the width of a token."""
+    def build(
+        self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig(), codebook_size: int | None = None
+    ) -> Model:
+        """The model on any backbone, for tokens of `channels` numbers; discrete variants need a `codebook_size`."""
         if getattr(backbone, "timed", self.timed) != self.timed:
             need = (
-                "a time: take a DiT with timed=True"
-                if self.timed
-                else "no time: take a Llama, or a DiT with timed=False"
+                "reads the time: use a DiT" if self.timed else "reads no time: use a Llama, or a DiT with timed=False"
             )
-            raise ValueError(f"The backbone of this row reads {need}.")
-        kernel = self.kernel(backbone, channels, head)
-        return self.model(self.process, self.parametrization, kernel, self.times, self.sampler)
+            raise ValueError(f"This variant needs a backbone that {need}.")
+        kernel = self.kernel(backbone, channels, head, codebook_size)
+        return self.model(self.process, self.parametrization, kernel, self.times)
 
 
 _VP = VariancePreserving()
@@ -230,27 +223,18 @@ VARIANTS: dict[str, Variant] = {
     ),
     "dtm-mean": Variant(
         LinearProcess(), Difference(), residual_flow, Continuous(steps=32),
-        given="the mean by regression, the rest as in dtm, given (t, X_t); not in the paper",
+        given="the mean by regression, the residual as in dtm, given (t, X_t); not in the paper",
     ),
     "fm": Variant(
         LinearProcess(), Difference(), mean, Continuous(steps=256),
         given="the mean, given (t, X_t): an Euler step",
     ),
-    "fm-restart": Variant(
-        LinearProcess(), Difference(), mean, Continuous(steps=1000),
-        given="the mean, given (t, X_t); noise added back while sampling", sampler=RestartSampler(),
-        evaluations="2.4 T",
-    ),
     "ddpm": Variant(
-        DiffusionProcess(_VP), NoiseState(), gaussian(NoSpread()), Grid.uniform(1000),
+        DiffusionProcess(_VP), NoiseState(), gaussian, Grid.uniform(1000),
         given="Gaussian, given (t, X_t); the chain adds variance beta-tilde",
     ),
-    "ddim": Variant(
-        GaussianProcess(_VP), NoiseState(), gaussian(NoSpread()), Grid.uniform(1000),
-        given="Gaussian, given (t, X_t), in the limit w_t = 0",
-    ),
     "x-prediction": Variant(
-        DiffusionProcess(_VP), CleanState(), gaussian(NoSpread()), Grid.uniform(1000),
+        DiffusionProcess(_VP), CleanState(), gaussian, Grid.uniform(1000),
         given="Gaussian, given (t, X_t); the chain adds variance beta-tilde",
     ),
     "ar": _artm(Grid.uniform(1)),
@@ -267,26 +251,28 @@ VARIANTS: dict[str, Variant] = {
     "martm-2": _martm(Grid.exponential(2), CosineRatio()),
     "martm-3": _martm(Grid.exponential(3), CosineRatio()),
     "ar-discrete": Variant(
-        _INDEPENDENT, NextState(), codes_in_turn, Grid.uniform(1), model=FullHistoryMatching,
+        _INDEPENDENT, NextState(), causal_codes, Grid.uniform(1), model=FullHistoryMatching,
         given="code by code, categorical, given the codes before",
-        attention="causal", evaluations="n", timed=False, codes=True, embeds=True,
+        attention="causal", evaluations="n", timed=False, discrete=True, embeds=True,
     ),
     "mar-discrete": Variant(
         _INDEPENDENT, NextState(), masked_codes, Grid.uniform(1),
-        given="random sets of codes, categorical, given the known", evaluations="K", codes=True, embeds=True,
+        given="random sets of codes, categorical, given the known", evaluations="K", discrete=True, embeds=True,
     ),
 }  # fmt: skip
 
 
 def variant(name: str) -> Variant:
-    """The row of that name."""
-    if name in VARIANTS:
-        return VARIANTS[name]
-    meant = get_close_matches(name.lower(), VARIANTS, n=1, cutoff=0.4)
-    hint = f" (did you mean '{meant[0]}'?)" if meant else ""
-    raise ValueError(f"There is no variant '{name}'{hint}; the variants are {', '.join(VARIANTS)}.")
+    """The variant of that name."""
+    return lookup("variant", VARIANTS, name)
 
 
-def build(name: str, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig()) -> Model:
-    """The model of a named variant, on any backbone."""
-    return variant(name).build(backbone, channels, head)
+def build(
+    name: str,
+    backbone: nn.Module,
+    channels: int,
+    head: HeadConfig = HeadConfig(),
+    codebook_size: int | None = None,
+) -> Model:
+    """The model of a named variant on any backbone; see `Variant.build`."""
+    return variant(name).build(backbone, channels, head, codebook_size)

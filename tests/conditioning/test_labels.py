@@ -4,7 +4,12 @@ import pytest
 import torch
 
 import tmatch as tm
-from tmatch.conditioning import CONDITIONERS, ClassLabels, Unconditional, WordEncoder
+from tmatch.codec import Codec
+from tmatch.conditioning import CONDITIONERS, ClassLabels, Conditioner, Unconditional, WordEncoder
+from tmatch.data import InMemory
+from tmatch.generation import TextToImage
+from tmatch.generation.config import SamplingConfig
+from tmatch.train import Captioned, GeneratorTask
 
 CLASSES = ("cat", "dog", "fox")
 
@@ -41,16 +46,25 @@ def test_bad_classes_are_rejected() -> None:
 
 
 def test_labels_where_captions_are_expected_are_rejected() -> None:
-    with pytest.raises(ValueError, match="conditioned on text; got 3"):
+    with pytest.raises(ValueError, match=r"must be a string; got 3.*ClassLabels"):
         WordEncoder(["a"], width=8, heads=2)([3])
 
 
-def test_a_model_without_a_condition_trains_and_samples() -> None:
+@pytest.mark.parametrize(
+    ("conditioner", "inputs"), [(ClassLabels(CLASSES, 8), [0, "fox"]), (Unconditional(), [None, None])]
+)
+def test_a_model_trains_and_generates_without_text(conditioner: Conditioner, inputs: list) -> None:
+    model = tm.build("fm", tm.DiT(12, 16, 1, 2, condition_width=conditioner.width), 12)
+    task = GeneratorTask(model, conditioner, Captioned(InMemory(torch.randn(2, 2, 2, 12)), inputs))
+    task.loss(0, 2, 0, 1).backward()
+    assert all(p.grad is not None for p in model.parameters())
+    pipeline = TextToImage(model, conditioner, Codec(tm.Patchify((2, 2))), (2, 2, 12))
+    assert pipeline.generate(inputs, range(2), SamplingConfig(steps=2)).images.shape == (2, 3, 4, 4)
+
+
+def test_an_unconditional_model_ignores_its_inputs() -> None:
     f = Unconditional()
     assert f([f.null, "anything"]) is None
-    model = tm.build("fm", tm.DiT(4, 16, 1, 2, condition_width=f.width), 4)
-    model.loss(torch.randn(2, 2, 2, 4), tm.RandomStreams(range(2)), f([f.null] * 2)).mean().backward()
-    assert tm.generate(model, (2, 2, 4), range(2), f([f.null] * 2), steps=2).x.shape == (2, 2, 2, 4)
     assert f.prompt_warnings([""]) == []
     assert f.prompt_warnings(["a cat"]) == ["the model is unconditional and ignores the prompt."]
 

@@ -178,7 +178,7 @@ def test_a_condition_does_not_depend_on_its_batch(text: PretrainedText) -> None:
     assert text.lengths(["two blue square of a red circle", "a"]) == [8, 2]
     assert text.lengths([]) == []
     assert text([text.null]).tokens.shape == (1, 1, 8)
-    with pytest.raises(ValueError, match="conditioned on text; got 7"):
+    with pytest.raises(ValueError, match="must be a string; got 7"):
         text([7])
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 import tmatch as tm
 import tmatch.data.shards as module
 from tmatch.data.shards import ShardSet
-from tmatch.data.stream import Order, Stream, StreamedStates
+from tmatch.data.stream import SampleOrder, Stream, StreamedStates
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 
@@ -45,7 +45,7 @@ def damage(file: Path, **how: Callable[[Tensor], Tensor]) -> None:
 
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_the_shards_of_positions_are_those_of_their_windows(window: int) -> None:
-    order = Order([5, 1, 7, 3], seed=4, window=window)
+    order = SampleOrder([5, 1, 7, 3], seed=4, window=window)
     for first in range(40):
         for size in (1, 2, 9, 40):
             windows = {order._window(place)[:2] for place in range(first, first + size)}

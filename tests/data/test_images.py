@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 
 import tmatch as tm
 from tmatch.codec import Codec
+from tmatch.codec.saved import shipped_autoencoder
 from tmatch.data import FolderImages, ShapeImages
 from tmatch.data.encode import encode_dataset
 from tmatch.data.images import center_crop, grid, load_image, read_image, save_image
 from tmatch.data.shapes import VOCABULARY
-from tmatch.codec.saved import shipped_autoencoder
 
 
 def folder_of(path: Path, count: int = 5) -> Path:
@@ -51,6 +51,17 @@ def test_a_folder_is_cropped_and_split(tmp_path: Path) -> None:
     batches = list(data.batches(20))
     assert [batch.shape for batch in batches] == [(20, 3, 16, 16), (20, 3, 16, 16), (3, 3, 16, 16)]
     assert batches[0][7, :, 3, 3].tolist() == pytest.approx([7 / 255, 14 / 255, 248 / 255])
+
+
+def test_a_fingerprint_changes_with_the_images(tmp_path: Path) -> None:
+    data = FolderImages(folder_of(tmp_path / "one"), 16)
+    other = [FolderImages(tmp_path / "one", 8), FolderImages(tmp_path / "one", 16, held_out=True)]
+    assert data.fingerprint() == FolderImages(tmp_path / "one", 16).fingerprint()
+    Image.new("RGB", (9, 9)).save(data.files[0])
+    prints = [one.fingerprint() for one in (data, *other, ShapeImages(3, 6), ShapeImages(3, 7), ShapeImages(4, 6))]
+    assert len(set(prints)) == len(prints)
+    assert prints[0] != FolderImages(folder_of(tmp_path / "one"), 16).fingerprint()
+    assert prints[3] == ShapeImages(3, 6).fingerprint()
 
 
 def test_a_small_folder_holds_out_one_image(tmp_path: Path) -> None:

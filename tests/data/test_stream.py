@@ -14,7 +14,7 @@ from numbered import shard_set
 import tmatch as tm
 import tmatch.data.shards as module
 from tmatch.data.shards import ShardSet
-from tmatch.data.stream import Order, Stream, StreamedStates
+from tmatch.data.stream import SampleOrder, Stream, StreamedStates
 
 Process = multiprocessing.get_context("fork").Process
 
@@ -22,7 +22,7 @@ Process = multiprocessing.get_context("fork").Process
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_every_epoch_is_a_permutation_of_its_own(window: int) -> None:
     counts = [5, 1, 7, 3]
-    order = Order(counts, seed=4, window=window)
+    order = SampleOrder(counts, seed=4, window=window)
     everything = {(shard, k) for shard, count in enumerate(counts) for k in range(count)}
     epochs = []
     for epoch in range(3):
@@ -31,11 +31,11 @@ def test_every_epoch_is_a_permutation_of_its_own(window: int) -> None:
         assert {place for _, place in found} == everything
         epochs.append([place for _, place in found])
     assert epochs[0] != epochs[1] != epochs[2]
-    assert [order.at(k)[1] for k in range(16)] != [Order(counts, 5, window).at(k)[1] for k in range(16)]
+    assert [order.at(k)[1] for k in range(16)] != [SampleOrder(counts, 5, window).at(k)[1] for k in range(16)]
 
 
 def test_few_shards_are_read_at_a_time() -> None:
-    order = Order([10] * 20, seed=0, window=4)
+    order = SampleOrder([10] * 20, seed=0, window=4)
     for first in range(0, 200, 40):
         assert len({order.at(k)[1][0] for k in range(first, first + 40)}) == 4
 

@@ -12,7 +12,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 import tmatch as tm
 from tmatch.data.shards import ShardSet
-from tmatch.data.stream import Batch, Keys, Parts, Stream, StreamedStates
+from tmatch.data.stream import Batch, BatchParts, StepParts, Stream, StreamedStates
 
 
 def test_a_batch_is_transferred_in_two_copies_in_its_dtype(tmp_path: Path) -> None:
@@ -38,11 +38,11 @@ def test_memory_is_pinned_for_gpus(
 ) -> None:
     pinning = []
 
-    def ahead(self: Parts, keys: Keys, workers: int, pinned: bool) -> Iterator[Batch]:
+    def prefetch(self: BatchParts, keys: StepParts, workers: int, pinned: bool) -> Iterator[Batch]:
         pinning.append(pinned)
         return iter(())
 
-    monkeypatch.setattr(Parts, "ahead", ahead)
+    monkeypatch.setattr(BatchParts, "prefetch", prefetch)
     with pytest.raises(StopIteration):
         StreamedStates(tmp_path, tm.Patchify((1, 1)), device=device).batch(0, 1, 0, 1)
     assert pinning == [expected]

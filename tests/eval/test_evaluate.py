@@ -12,6 +12,9 @@ from tmatch.eval.captions import captions, wilson_interval
 from tmatch.eval.evaluate import evaluate
 from tmatch.eval.shapes import skill_of
 from tmatch.generation import Evaluations, GeneratedImages, TextToImage
+from tmatch.generation.config import SamplingConfig
+
+TWO_STEPS = SamplingConfig(steps=2)
 
 
 def test_the_interval_covers_the_true_share_95_percent_of_the_time() -> None:
@@ -29,8 +32,10 @@ class Renderer(torch.nn.Module):
         super().__init__()
         self.prompts, self.wrong = prompts, wrong
 
-    def generate(self, captions: list[str], seeds: range, **options: object) -> GeneratedImages:
-        assert (captions, seeds, options["steps"]) == (self.prompts.captions, range(40), 2)
+    def generate(
+        self, captions: list[str], seeds: range, sampling: SamplingConfig, **options: object
+    ) -> GeneratedImages:
+        assert (captions, seeds, sampling.steps) == (self.prompts.captions, range(40), 2)
         images = self.prompts.load(seeds)
         images[: self.wrong] = 0.0
         return GeneratedImages(images, Evaluations(3, 4), 0.5)
@@ -38,7 +43,7 @@ class Renderer(torch.nn.Module):
 
 def test_satisfied_captions_are_counted_by_skill() -> None:
     prompts = ShapeImages(5, 40)
-    result = evaluate(Renderer(prompts, 10), prompts.captions, prompts, ("captions",), {"steps": 2})  # type: ignore[arg-type]
+    result = evaluate(Renderer(prompts, 10), prompts.captions, prompts, ("captions",), TWO_STEPS)  # type: ignore[arg-type]
     assert json.loads(json.dumps(result)) == result
     assert result["captions_satisfied"] == pytest.approx(0.75)
     assert (result["prompts"], result["backbone_evaluations"], result["head_evaluations"]) == (40, 3, 4)
@@ -57,17 +62,17 @@ def test_a_metric_that_is_unknown_or_does_not_apply_raises(monkeypatch: pytest.M
         captions(torch.rand(1, 3, 32, 32), ["a cat"])
     monkeypatch.setitem(METRICS, "count", lambda images, prompts, reference: {"prompts": len(images)})
     with pytest.raises(ValueError, match="'prompts' of a metric is already in the result"):
-        evaluate(Renderer(prompts, 0), prompts.captions, metrics=["count"], sampling={"steps": 2})  # type: ignore[arg-type]
+        evaluate(Renderer(prompts, 0), prompts.captions, metrics=["count"], sampling=TWO_STEPS)  # type: ignore[arg-type]
 
 
 def test_an_image_does_not_depend_on_its_batch() -> None:
     encoder = WordEncoder(["a", "b"], width=8, heads=2)
     model = tm.build("dtm-mean", tm.DiT(12, 16, 1, 2, condition_width=8), 12, tm.HeadConfig(width=16, depth=1))
     pipeline = TextToImage(model, encoder, Codec(tm.Patchify((2, 2))), (2, 2, 12))
-    together = pipeline.generate(["a", "b", "a b"], range(3), steps=2, guidance=2.0)
-    alone = pipeline.generate(["a", "b", "a b"], range(3), steps=2, guidance=2.0, batch_size=1)
+    together = pipeline.generate(["a", "b", "a b"], range(3), TWO_STEPS)
+    alone = pipeline.generate(["a", "b", "a b"], range(3), TWO_STEPS, batch_size=1)
     assert together.images.shape == (3, 3, 4, 4)
     torch.testing.assert_close(together.images, alone.images, atol=1e-5, rtol=0)
-    for prompts, seeds in ((["a", "  "], 2), (["a"], 3)):
-        with pytest.raises(ValueError, match="prompt"):
+    for prompts, seeds, named in ((["a", "  "], 2, "prompt"), (["a"], 3, "3 seeds")):
+        with pytest.raises(ValueError, match=named):
             pipeline.generate(prompts, range(seeds))

@@ -19,7 +19,7 @@ ROWS = pytest.mark.parametrize(
 )
 
 
-def test_a_compiled_model_draws_the_same_images() -> None:
+def test_a_compiled_model_gives_the_same_samples() -> None:
     model = awake(tm.build("fhtm-2", tm.Llama(4, width=16, depth=1, heads=2), 4, SMALL_HEAD))
     plain = tm.generate(model, (2, 2, 4), range(2), params=tm.SamplingParams(tm.Euler(2)))
     compile_for_sampling(model)
@@ -28,11 +28,11 @@ def test_a_compiled_model_draws_the_same_images() -> None:
 
 
 @ROWS
-def test_what_is_traced_for_the_compiler_is_the_same(name: str, backbone: Callable[[int], nn.Module]) -> None:
+def test_tracing_gives_the_same_samples(name: str, backbone: Callable[[int], nn.Module]) -> None:
     model = awake(tm.build(name, backbone(8), 4, SMALL_HEAD))
     guidance = tm.ClassifierFreeGuidance(condition(1, length=1, seed=99), 2.0)
 
-    def drawn() -> tm.sample.Generation:  # the last batch is a smaller one
+    def drawn() -> tm.Generation:  # the last batch is a smaller one
         params = tm.SamplingParams(tm.Midpoint(2), guidance)
         return tm.generate(model, (2, 2, 4), range(5), condition(5), params=params, batch_size=2)
 

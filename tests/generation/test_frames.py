@@ -14,8 +14,8 @@ def test_the_way_to_a_image_ends_at_the_image(name: str) -> None:
     """Estimates for FM and DTM; four moments a transition where tokens are drawn in turn."""
     torch.manual_seed(0)
     model, given = small_model(name), condition(2)
-    codec = Codec(tm.Patchify((1, 1) if tm.VARIANTS[name].codes else (2, 2)))
-    if tm.VARIANTS[name].codes:
+    codec = Codec(tm.Patchify((1, 1) if tm.VARIANTS[name].discrete else (2, 2)))
+    if tm.VARIANTS[name].discrete:
         codec.autoencoder = CodeAutoencoder((11,), channels=4, width=8).eval()
     else:
         codec.decode = lambda x: tm.Patchify((2, 2)).decode(x).expand(-1, 3, -1, -1).sigmoid()  # one channel as three

@@ -1,4 +1,5 @@
 import io
+import sys
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from rich.progress import Progress
 import tmatch as tm
 
 
-def test_evaluations_are_counted_for_an_image() -> None:
+def test_evaluations_are_counted_per_image() -> None:
     model = small_model("dtm")
     for solver, stages in ((tm.Euler(3), 1), (tm.RK4(3), 4)):
         for size in (1, 2, 5):
@@ -39,19 +40,19 @@ def test_counting_leaves_no_hook_behind() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [2, 5])
-def test_the_path_is_there_on_request(batch_size: int) -> None:
+def test_the_path_is_kept_on_request(batch_size: int) -> None:
     model, given = small_model("dtm"), condition(5)
     result = tm.generate(model, SHAPE, range(5), given, steps=4, keep_path=True, batch_size=batch_size)
-    assert [fixed_time.t for fixed_time in result.path] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert [fixed_time.kind for fixed_time in result.path] == ["start"] + ["transition"] * 4
+    assert [snapshot.t for snapshot in result.path] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [snapshot.kind for snapshot in result.path] == ["start"] + ["transition"] * 4
     assert torch.equal(result.path[0].x_t, tm.RandomStreams(range(5)).normal(*SHAPE))
     assert torch.equal(result.path[-1].x_t, result.x)
-    assert all(fixed_time.x_t.shape == (5, *SHAPE) for fixed_time in result.path)
+    assert all(snapshot.x_t.shape == (5, *SHAPE) for snapshot in result.path)
     assert tm.generate(model, SHAPE, [0], given[:1], steps=4).path == []
 
 
 def test_the_last_denoising_estimate_is_the_sample() -> None:
-    """x_t + (1 - t) y at the last step is where that step goes."""
+    """x_t + (1 - t) y at the last step is the result of that step."""
     result = tm.generate(small_model("dtm"), SHAPE, [0, 1], condition(2), steps=4, keep_path=True)
     torch.testing.assert_close(result.path[-1].estimate, result.x)
     x_t = result.path[1].x_t
@@ -59,14 +60,13 @@ def test_the_last_denoising_estimate_is_the_sample() -> None:
     torch.testing.assert_close(result.path[2].estimate, x_t + 0.75 * y, atol=1e-5, rtol=1e-5)
 
 
-def test_an_observer_sees_every_state() -> None:
+def test_the_callback_sees_every_state() -> None:
     seen: list[float] = []
-    params = tm.SamplingParams(observe=lambda fixed_time: seen.append(fixed_time.t))
-    tm.generate(small_model("fm"), SHAPE, [0], condition(1), steps=2, params=params)
+    tm.generate(small_model("fm"), SHAPE, [0], condition(1), steps=2, callback=lambda snapshot: seen.append(snapshot.t))
     assert seen == [0.0, 0.5, 1.0]
 
 
-def test_the_progress_bar_ends_where_the_work_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_counts_every_transition(monkeypatch: pytest.MonkeyPatch) -> None:
     bars = []
 
     class Listening(Progress):
@@ -75,8 +75,11 @@ def test_the_progress_bar_ends_where_the_work_does(monkeypatch: pytest.MonkeyPat
             super().__init__(console=Console(file=io.StringIO()), **options)
             bars.append(self)
 
-    monkeypatch.setattr("tmatch.generation.generate.Progress", Listening)
-    tm.generate(small_model("fm-restart"), SHAPE, range(5), condition(5), steps=10, batch_size=2, progress=True)
+    monkeypatch.setattr(sys.modules["tmatch.generation.generate"], "Progress", Listening)
+    tm.generate(
+        small_model("fm"), SHAPE, range(5), condition(5),
+        steps=10, sampler=tm.RestartSampler(), batch_size=2, progress=True,
+    )  # fmt: skip
     (task,) = bars[0].tasks
     assert task.completed == task.total == 3 * 24
 
@@ -89,14 +92,16 @@ def test_one_condition_serves_every_seed() -> None:
 
 
 class SmoothHead(tm.Head):
-    """A head of another kind: a velocity without the rapid time features that would need a thousand solver steps."""
+    """A velocity without the high-frequency time features that would need a thousand solver steps."""
 
     channels = SHAPE[-1]
 
-    def prepare(self, h: torch.Tensor, t: torch.Tensor, time_cache: object = None) -> torch.Tensor:
+    def prepare(self, h: torch.Tensor, t: torch.Tensor, cache: object = None) -> torch.Tensor:
         return h[..., : self.channels]
 
-    def forward(self, y_s: torch.Tensor, s: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, y_s: torch.Tensor, s: torch.Tensor, context: torch.Tensor, r: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return (context - y_s) * (1 + torch.sin(3 * s))
 
 
@@ -115,13 +120,17 @@ def test_adaptive_solvers_sample_to_their_tolerance() -> None:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"batch_size": 0}, "whole number from 1 up"),
+        ({"batch_size": 0}, "batch_size must be a positive integer"),
         ({"condition": condition(3)}, "3 conditions for 2 images"),
         ({"condition": None}, "needs a condition"),
-        ({"condition": condition(2, width=5)}, "8 wide; got 5"),
-        ({"steps": 0}, "whole number from 1 up"),
+        ({"condition": condition(2, width=5)}, "width 8; got 5"),
+        ({"steps": 0}, "must be a positive integer"),
+        ({"seeds": 4}, r"pass range\(4\)"),
+        ({"seeds": torch.Generator()}, "no torch.Generator is needed"),
+        ({"seeds": []}, "pass one seed per image"),
+        ({"steps": [0, 0.5]}, "must end at t = 1"),
     ],
 )
-def test_bad_requests_are_refused(bad: dict, words: str) -> None:
+def test_invalid_requests_are_rejected(bad: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        tm.generate(small_model("dtm"), SHAPE, [0, 1], **{"condition": condition(2), **bad})
+        tm.generate(small_model("dtm"), SHAPE, **{"seeds": [0, 1], "condition": condition(2), **bad})

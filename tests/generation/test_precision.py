@@ -1,4 +1,4 @@
-"""Drawing in coarser products."""
+"""Sampling in lower precision."""
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ def drawn(model: tm.Model, name: str, precision: Precision, **how: object) -> to
     return tm.generate(model, shape_of(name), range(3), condition(3), **given).x
 
 
-@pytest.mark.parametrize("name", [name for name, row in tm.VARIANTS.items() if not row.codes])
-def test_bfloat16_is_near_float32_and_states_stay_there(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, row in tm.VARIANTS.items() if not row.discrete])
+def test_bfloat16_is_close_to_float32_and_states_stay_float32(name: str) -> None:
     model = small_model(name)
     fine, coarse = (drawn(model, name, precision) for precision in ("float32", "bfloat16"))
     assert coarse.dtype == torch.float32
@@ -27,22 +27,22 @@ def test_bfloat16_is_near_float32_and_states_stay_there(name: str) -> None:
     assert 1e-5 < (coarse - fine).norm() / fine.norm() < 0.03  # 0.007 was seen at most
 
 
-@pytest.mark.parametrize("name", [name for name, row in tm.VARIANTS.items() if row.codes])
-def test_codes_are_drawn_in_bfloat16(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, row in tm.VARIANTS.items() if row.discrete])
+def test_codes_can_be_sampled_in_bfloat16(name: str) -> None:
     x = drawn(small_model(name), name, "bfloat16")
     assert torch.equal(x, x.round())
 
 
 @pytest.mark.parametrize("backbone", [None, tm.Llama(SHAPE[-1], width=16, depth=1, heads=2, condition_width=8)])
-def test_what_is_remembered_is_kept_as_attention_reads_it(backbone: nn.Module | None) -> None:
+def test_kv_caches_have_the_dtype_of_autocast(backbone: nn.Module | None) -> None:
     model = small_model("fhtm-2", backbone=backbone)
     with torch.no_grad(), matmul_precision("bfloat16", CPU):
         cache = model.kernel.backbone.init_cache(None, condition(1), 1, 4)
-    assert {memory.keys.dtype for memory in cache.memories} == {torch.bfloat16}
+    assert {layer.keys.dtype for layer in cache.kv_caches} == {torch.bfloat16}
 
 
 class Casts(TorchDispatchMode):
-    """How often each weight is cast."""
+    """Counts the casts of each weight."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -65,29 +65,29 @@ def test_a_frozen_weight_is_cast_once_and_frozen_again(name: str) -> None:
     assert not any(weight.requires_grad for weight in model.parameters())
 
 
-def test_weights_that_were_made_in_inference_mode_serve_too() -> None:
+def test_weights_created_in_inference_mode_work() -> None:
     with torch.inference_mode():
         model = small_model("fm")
     assert drawn(model, "fm", "bfloat16").isfinite().all()
 
 
 @pytest.mark.parametrize("before", ["highest", "medium"])
-def test_tf32_is_set_while_it_lasts(before: str) -> None:
+def test_tf32_is_set_during_sampling_only(before: str) -> None:
     model, seen = small_model("fm"), set()
-    observing = tm.SamplingParams(observe=lambda _: seen.add(torch.get_float32_matmul_precision()))
+    note = lambda _: seen.add(torch.get_float32_matmul_precision())  # noqa: E731
     torch.set_float32_matmul_precision(before)
     try:
-        tm.generate(model, SHAPE, [0], condition(1), steps=1, params=observing, precision="tf32")
+        tm.generate(model, SHAPE, [0], condition(1), steps=1, callback=note, precision="tf32")
         assert torch.get_float32_matmul_precision() == before
         with pytest.raises(KeyError), matmul_precision("tf32", CPU):
             raise KeyError
         assert torch.get_float32_matmul_precision() == before
-        tm.generate(model, SHAPE, [0], condition(1), steps=1, params=observing)
+        tm.generate(model, SHAPE, [0], condition(1), steps=1, callback=note)
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert seen == {"high", before}, "and float32 is what PyTorch is set to"
+    assert seen == {"high", before}, "float32 keeps PyTorch's setting"
 
 
-def test_other_precisions_are_refused() -> None:
-    with pytest.raises(ValueError, match="Matrix products are in float32, tf32, bfloat16; got 'float16'"):
+def test_unknown_precisions_are_rejected() -> None:
+    with pytest.raises(ValueError, match="precision must be one of float32, tf32, bfloat16; got 'float16'"):
         drawn(small_model("fm"), "fm", "float16")

@@ -1,7 +1,6 @@
-"""Causality, and that decoding with a cache is the full pass."""
+"""Autoregressive kernels are causal, and decoding with a cache equals the full pass."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -44,7 +43,7 @@ def causal_model(name: str, backbone: Callable[[], nn.Module | None]) -> tm.Mode
 
 
 def times_of(name: str) -> tuple[float, ...]:
-    """The times of what the kernel draws at once: a path, or the last state, whose t is not 0 where T > 1."""
+    """The times of one call of the kernel: a whole path, or the last transition."""
     points = tm.VARIANTS[name].times.points
     return points[-2:] if tm.VARIANTS[name].timed else points
 
@@ -61,7 +60,7 @@ def time(name: str, batch: int) -> Tensor | None:
 
 
 @EVERY
-def test_no_token_is_told_of_itself_or_of_a_later_one(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+def test_contexts_depend_on_earlier_tokens_only(name: str, backbone: Callable[[], nn.Module | None]) -> None:
     kernel, y = causal_model(name, backbone).kernel, targets(name, 2)
     x_t, given = data_of(name, 2, seed=900), condition(2)
     before = kernel.contexts(y, x_t, time(name, 2), given)
@@ -70,12 +69,12 @@ def test_no_token_is_told_of_itself_or_of_a_later_one(name: str, backbone: Calla
         other[:, j] = (other[:, j] + 1) % CODES
         after = kernel.contexts(other.view(y.shape), x_t, time(name, 2), given)
         changed = (after - before).abs().amax((0, 2)) > 1e-6
-        assert not changed[: j + 1].any(), "what token j is drawn from does not know token j"
-        assert changed[j + 1 :].any() or j + 1 == len(changed), "but what comes after does"
+        assert not changed[: j + 1].any(), "the context of token j does not depend on token j"
+        assert changed[j + 1 :].any() or j + 1 == len(changed), "but later contexts do"
 
 
 @pytest.mark.parametrize("name", [name for name in CAUSAL if tm.VARIANTS[name].timed])
-def test_every_token_is_told_all_of_the_state_before(name: str) -> None:
+def test_every_context_depends_on_the_whole_state_before(name: str) -> None:
     kernel, y, x_t, given = small_model(name).kernel, data_of(name, 2), data_of(name, 2, seed=900), condition(2)
     before = kernel.contexts(y, x_t, torch.zeros(2), given)
     for j in range(N):
@@ -87,14 +86,14 @@ def test_every_token_is_told_all_of_the_state_before(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CAUSAL if tm.VARIANTS[name].timed])
 @pytest.mark.parametrize("how", ["in one pass", "with a cache"])
-def test_every_token_of_the_state_before_sees_every_other(name: str, how: str) -> None:
-    """Those of X_t itself, whose outputs no token is drawn from but the last: by what the backbone says of them."""
+def test_the_state_before_attends_to_all_of_itself(name: str, how: str) -> None:
+    """Checked on the backbone's outputs for X_t, since only the last of them is a context."""
     kernel, y, x_t, given = small_model(name).kernel, data_of(name, 2), data_of(name, 2, seed=900), condition(2)
-    said: list[Tensor] = []
-    kernel.backbone.register_forward_hook(lambda _, __, h: said.append(h[:, :N]))
+    outputs_of_x_t: list[Tensor] = []
+    kernel.backbone.register_forward_hook(lambda _, __, h: outputs_of_x_t.append(h[:, :N]))
 
     def outputs(x_t: Tensor) -> Tensor:
-        said.clear()
+        outputs_of_x_t.clear()
         if how == "in one pass":
             kernel.contexts(y, x_t, torch.zeros(2), given)
         else:
@@ -102,7 +101,7 @@ def test_every_token_of_the_state_before_sees_every_other(name: str, how: str) -
             next(
                 kernel.states(x_t, times, torch.tensor(times[0]), given, tm.RandomStreams([0, 1]), tm.SamplingParams())
             )
-        return said[0]
+        return outputs_of_x_t[0]
 
     with torch.no_grad():
         before = outputs(x_t)
@@ -113,7 +112,7 @@ def test_every_token_of_the_state_before_sees_every_other(name: str, how: str) -
             assert ((after - before).abs().amax((0, 2)) > 1e-6).all()
 
 
-def test_a_prefix_sees_all_of_itself_and_nothing_of_what_follows() -> None:
+def test_a_prefix_attends_to_itself_and_not_to_later_tokens() -> None:
     f, x, t, given = awake(small_dit()), torch.randn(2, 9, 4), torch.rand(2), condition(2)
     before = f(x, t, given, prefix=5)
     for j in range(9):
@@ -124,16 +123,12 @@ def test_a_prefix_sees_all_of_itself_and_nothing_of_what_follows() -> None:
 
 
 class Recording(tm.TokenDistribution):
-    """A law that remembers what it was given; an oracle where it is told what to draw."""
+    """A distribution that records its contexts, and returns the tokens of the `oracle` if there is one."""
 
     def __init__(self, distribution: tm.TokenDistribution, oracle: Tensor | None = None) -> None:
         super().__init__()
-        self.distribution, self.head, self.channels, self.oracle = (
-            distribution,
-            distribution.head,
-            distribution.channels,
-            oracle,
-        )
+        self.distribution, self.oracle = distribution, oracle
+        self.head, self.channels = distribution.head, distribution.channels
         self.seen: list[Tensor] = []
 
     def embed(self, b: Tensor) -> Tensor:
@@ -142,13 +137,16 @@ class Recording(tm.TokenDistribution):
     def loss(self, b: Tensor, h: Tensor, t: Tensor | None, rng: tm.RandomStreams) -> Tensor:
         return self.distribution.loss(b, h, t, rng)
 
-    def start(self, rng: tm.RandomStreams, *tokens: int) -> Tensor:
-        return self.distribution.start(rng, *tokens)
+    def base_noise(self, rng: tm.RandomStreams, tokens: int) -> Tensor:
+        return self.distribution.base_noise(rng, tokens)
 
-    def forward(self, start, h, t, params, branches, time_cache=None):  # noqa: ANN001, ANN201
+    def nfe(self, params: tm.SamplingParams) -> int | None:
+        return self.distribution.nfe(params)
+
+    def forward(self, noise, h, t, params, branches, cache=None):  # noqa: ANN001, ANN201
         self.seen.append(h)
         if self.oracle is None:
-            return self.distribution(start, h, t, params, branches, time_cache)
+            return self.distribution(noise, h, t, params, branches, cache)
         return self.oracle[:, len(self.seen) - 1 :][:, :1]
 
 
@@ -158,7 +156,7 @@ GUIDED = tm.ClassifierFreeGuidance(condition(1, length=1, seed=99), 3.0)
 @EVERY
 @pytest.mark.parametrize("guidance", [tm.NoGuidance(), GUIDED], ids=["plain", "guided"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_decoding_with_a_cache_is_the_full_pass(
+def test_decoding_with_a_cache_equals_the_full_pass(
     name: str, backbone: Callable[[], nn.Module | None], guidance: tm.Guidance, batch: int
 ) -> None:
     model, given, rng = causal_model(name, backbone), condition(batch), tm.RandomStreams(range(batch))
@@ -175,10 +173,10 @@ def test_decoding_with_a_cache_is_the_full_pass(
 
 
 @EVERY
-def test_an_oracle_regenerates_the_data_and_its_loss_is_the_teachers(
+def test_an_oracle_regenerates_the_data_with_the_loss_of_teacher_forcing(
     name: str, backbone: Callable[[], nn.Module | None]
 ) -> None:
-    """Tokens that are right one by one make the state right, and their loss by the cache is that of training."""
+    """Right tokens make the right state, and their loss with the cache equals that of training."""
     model, y, given = causal_model(name, backbone), targets(name, 3), condition(3)
     kernel, x_t = model.kernel, data_of(name, 3, seed=900)
     distribution, t = kernel.distribution, time(name, 3)
@@ -196,25 +194,17 @@ def test_an_oracle_regenerates_the_data_and_its_loss_is_the_teachers(
 
 
 @EVERY
-def test_every_token_costs_one_evaluation_and_is_read_once(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+def test_each_token_costs_one_evaluation_and_is_read_once(name: str, backbone: Callable[[], nn.Module | None]) -> None:
     model, lengths = causal_model(name, backbone), []
     steps = len(tm.VARIANTS[name].times.points) - 1
     model.kernel.backbone.register_forward_hook(lambda _, inputs, __: lengths.append(inputs[0].shape[1]))
     drawn = tm.generate(model, shape_of(name), [0, 1], condition(2))
     assert drawn.evaluations.backbone == steps * N
-    assert lengths.count(N) == (steps if tm.VARIANTS[name].timed else 0), "X_t once a transition"
-    assert set(lengths) <= {1, N}, "then a token at a time"
+    assert lengths.count(N) == (steps if tm.VARIANTS[name].timed else 0), "X_t once per transition"
+    assert set(lengths) <= {1, N}, "then one token at a time"
 
 
-def test_a_llama_cannot_see_ahead_nor_read_a_time() -> None:
-    f = tm.Llama(4, 24, 2, 2)
-    with pytest.raises(ValueError, match="reads no time"):
-        f(torch.randn(1, 3, 4), torch.zeros(1), prefix=0)
-    with pytest.raises(ValueError, match="causal throughout"):
-        f(torch.randn(1, 3, 4))
-
-
-def test_what_cannot_be_learnt_is_refused() -> None:
+def test_invalid_combinations_are_rejected() -> None:
     dit, flow = small_dit(), tm.Flow(tm.FlowHead(4, 24, 24, 2))
     times = tm.Grid.exponential(3)
     with pytest.raises(ValueError, match="dependent=True for the paper's ablation"):
@@ -223,33 +213,35 @@ def test_what_cannot_be_learnt_is_refused() -> None:
     kernel = tm.FullHistory(dit, flow, channels=4)
     with pytest.raises(ValueError, match="use FullHistoryMatching"):
         tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, times)
-    with pytest.raises(ValueError, match="reads no time: take a Llama"):
+    with pytest.raises(ValueError, match="reads no time: use a Llama"):
         tm.build("fhtm-3", dit, 4)
-    with pytest.raises(ValueError, match="reads a time: take a DiT"):
+    with pytest.raises(ValueError, match="reads the time: use a DiT"):
         tm.build("artm-3", tm.Llama(4, 24, 2, 2), 4)
-    with pytest.raises(ValueError, match="draws 4 numbers a token, and here tokens have 5"):
+    with pytest.raises(ValueError, match="4 channels per token, but the state has 5"):
         small_model("artm-3").loss(torch.zeros(1, 2, 3, 5), tm.RandomStreams([0]), condition(1))
-    with pytest.raises(ValueError, match="draws 1 numbers a token, and here tokens have 4"):
+    with pytest.raises(ValueError, match="1 channels per token, but the state has 4"):
         small_model("ar-discrete").sample(SHAPE, tm.RandomStreams([0]), condition(1))
     with pytest.raises(ValueError, match="dependent=True"):
         tm.FullHistoryMatching(tm.LinearProcess(), tm.NextState(), kernel, times)
-    with pytest.raises(ValueError, match="MLP has no cache"):
+    with pytest.raises(ValueError, match="MLP has no KV cache"):
         tm.Autoregressive(tm.MLP((2,), 4), flow)
-    with pytest.raises(ValueError, match=r"takes the 3 steps it was trained with.*asked for 2"):
+    with pytest.raises(ValueError, match=r"takes the 3 steps of its training.*not 2"):
         small_model("artm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), steps=2)
-    with pytest.raises(ValueError, match=r"takes the 3 steps it was trained with.*asked for 4"):
+    with pytest.raises(ValueError, match=r"takes the 3 steps of its training.*not 4"):
         small_model("fhtm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), steps=4)
     with pytest.raises(ValueError, match="cannot start from a state"):
         small_model("fhtm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=torch.zeros(1, *SHAPE))
-    with pytest.raises(ValueError, match="no head patch"):
-        small_model("artm-3", head=replace(tm.HeadConfig(24, 2), patch=(1, 3)))
-    with pytest.raises(ValueError, match="predicts NextState by a FullHistory kernel"):
+    with pytest.raises(ValueError, match="default sampler only, not RestartSampler"):
+        small_model("fhtm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), sampler=tm.RestartSampler())
+    with pytest.raises(ValueError, match=r"neither head\.patch"):
+        small_model("artm-3", head=tm.HeadConfig(width=24, depth=2, patch=(1, 3)))
+    with pytest.raises(ValueError, match="NextState parametrization and a FullHistory kernel"):
         tm.FullHistoryMatching(tm.LinearProcess(), tm.Difference(), tm.ParallelFlow(dit, flow), times)
 
 
 @pytest.mark.parametrize(("name", "ends"), [("artm-3", {0.0}), ("fhtm-3", {0.0}), ("martm-3", {1.0})])
-def test_time_goes_on_within_transitions_for_guidance_and_for_partial_states(name: str, ends: set[float]) -> None:
-    """Guidance is told what is decided before a token, and with masks, as in MAR, what will be after an iteration."""
+def test_time_advances_within_transitions_for_guidance_and_partial_states(name: str, ends: set[float]) -> None:
+    """Guidance sees the time before a token, and with masks, as in MAR, the time after an iteration."""
     asked = []
 
     class Listening(tm.NoGuidance):
@@ -260,15 +252,15 @@ def test_time_goes_on_within_transitions_for_guidance_and_for_partial_states(nam
     drawn = tm.generate(
         small_model(name), SHAPE, [0], condition(1), params=tm.SamplingParams(guidance=Listening()), keep_path=True
     )
-    moments = [fixed_time.t for fixed_time in drawn.path]
-    assert moments == sorted(set(moments)), "no moment is told twice"
+    moments = [snapshot.t for snapshot in drawn.path]
+    assert moments == sorted(set(moments)), "each time once"
     assert asked == sorted(asked)
     assert set(asked) & {0.0, 0.5, 0.75, 1.0} == {0.5, 0.75} | ends
 
 
 @EVERY
-def test_guidance_that_comes_and_goes_finds_its_memory(name: str, backbone: Callable[[], nn.Module | None]) -> None:
-    """Outside its interval the null branch has no weight, but reads on: inside, it must know what was drawn."""
+def test_guidance_on_an_interval_keeps_both_caches(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+    """Outside its interval the null branch has no weight but still reads every token."""
     null = condition(1, length=1, seed=99)
     always, late = (tm.ClassifierFreeGuidance(null, 3.0, interval=span) for span in ((0.0, 1.0), (0.4, 1.0)))
     seen = []
@@ -304,7 +296,7 @@ def test_every_parameter_gets_a_gradient_on_every_backbone(name: str, backbone: 
 
 
 @pytest.mark.parametrize(("name", "backbone"), LLAMA, ids=["llama", "codes", "hugging face"])
-def test_padding_of_the_text_takes_no_place(name: str, backbone: Callable[[], nn.Module]) -> None:
+def test_padding_of_the_text_takes_no_position(name: str, backbone: Callable[[], nn.Module]) -> None:
     model, y = causal_model(name, backbone), data_of(name, 2)
     padded = condition(2).padded(7)
     padded.tokens[:, 3:] = 7.0
@@ -314,20 +306,20 @@ def test_padding_of_the_text_takes_no_place(name: str, backbone: Callable[[], nn
     torch.testing.assert_close(*drawn, atol=1e-4, rtol=1e-4)
 
 
-def test_partial_states_are_four_a_transition() -> None:
+def test_each_transition_reports_three_partial_states() -> None:
     model = small_model("fhtm-3")
     path = tm.generate(model, SHAPE, [0, 1], condition(2), keep_path=True).path
-    kinds = [fixed_time.kind for fixed_time in path]
+    kinds = [snapshot.kind for snapshot in path]
     assert kinds == ["start", *(["partial"] * 3 + ["transition"]) * 3]
     first, whole = path[1].x_t.flatten(1, 2), path[4].x_t.flatten(1, 2)
-    assert torch.equal(first[:, :2], whole[:, :2]), "what is drawn stays"
-    assert not torch.equal(first[:, 3:], whole[:, 3:]), "what is not shows the state before"
+    assert torch.equal(first[:, :2], whole[:, :2]), "sampled tokens stay"
+    assert not torch.equal(first[:, 3:], whole[:, 3:]), "the others show the state before"
 
 
 @EVERY
-def test_what_is_drawn_can_be_learnt_from(name: str, backbone: Callable[[], nn.Module | None]) -> None:
-    """Tokens are drawn in inference mode, whose tensors autograd refuses; states must not be such."""
+def test_samples_can_enter_autograd(name: str, backbone: Callable[[], nn.Module | None]) -> None:
+    """Sampling uses inference mode, whose tensors autograd rejects; states must be normal tensors."""
     drawn = tm.generate(causal_model(name, backbone), shape_of(name), [0], condition(1), keep_path=True)
     weight = torch.ones((), requires_grad=True)
-    for state in (drawn.x, *(fixed_time.x_t for fixed_time in drawn.path)):
+    for state in (drawn.x, *(snapshot.x_t for snapshot in drawn.path)):
         (weight * state).sum().backward()

@@ -1,10 +1,9 @@
-"""The flow kernel with heads whose velocity is known exactly."""
-
-from dataclasses import replace
+"""The flow distribution and the parallel kernel, with heads whose velocity is exact."""
 
 import pytest
 import torch
 from laws import SHAPE, SMALL_HEAD, GaussianHead, Reading, assert_moments, awake, condition, data_of, small_model
+from torch import Tensor
 
 import tmatch as tm
 from tmatch.guidance import Branches
@@ -12,7 +11,7 @@ from tmatch.guidance import Branches
 CONDITIONAL = Branches((None,), (1.0,))
 
 
-def test_an_exact_velocity_gives_the_exact_law() -> None:
+def test_an_exact_velocity_gives_the_exact_moments() -> None:
     n, mean = 40_000, torch.tensor([0.7, -1.2], dtype=torch.float64)
     flow = tm.Flow(GaussianHead(2, variance=0.3))
     rng = tm.RandomStreams(range(n), dtype=torch.float64)
@@ -33,7 +32,7 @@ def test_the_exact_velocity_has_the_least_loss() -> None:
 
 
 @pytest.mark.parametrize("patch", [None, (1, 3), (2, 1), (2, 3)])
-def test_every_token_is_drawn_where_it_belongs(patch: tuple[int, int] | None) -> None:
+def test_every_token_is_sampled_at_its_position(patch: tuple[int, int] | None) -> None:
     x_t = tm.RandomStreams(range(5)).normal(*SHAPE)
     channels = SHAPE[-1] * (1 if patch is None else patch[0] * patch[1])
     kernel = tm.ParallelFlow(Reading(), tm.Flow(GaussianHead(channels, variance=1e-8)), patch)
@@ -42,9 +41,9 @@ def test_every_token_is_drawn_where_it_belongs(patch: tuple[int, int] | None) ->
     torch.testing.assert_close(y, x_t, atol=1e-2, rtol=0)
 
 
-def test_several_draws_estimate_the_same_loss_better() -> None:
+def test_more_samples_per_token_reduce_the_variance_of_the_loss() -> None:
     n, mean = 4000, torch.tensor([0.7, -1.2])
-    b = (mean + 0.5).expand(n, 1, 2)  # one and the same token, so that only the draws vary
+    b = (mean + 0.5).expand(n, 1, 2)  # the same token, so that only (s, B_0) vary
     one, many = (
         tm.Flow(GaussianHead(2, 1.0), samples_per_token).loss(
             b, mean.expand(n, 1, 2), None, tm.RandomStreams(range(n, 2 * n))
@@ -55,49 +54,49 @@ def test_several_draws_estimate_the_same_loss_better() -> None:
     assert many.std().item() == pytest.approx(one.std().item() / 4, rel=0.1)
 
 
-def test_the_density_of_s_is_the_one_asked_for() -> None:
+def test_s_follows_its_density() -> None:
     seen: list[torch.Tensor] = []
 
     class Listening(GaussianHead):
-        def forward(self, y_s: torch.Tensor, s: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        def forward(self, y_s: Tensor, s: Tensor, context: Tensor, r: Tensor | None = None) -> Tensor:
             seen.append(s)
             return super().forward(y_s, s, context)
 
     for density in (tm.Uniform(), tm.LogitNormal(0.0, 0.3)):
         flow = tm.Flow(Listening(2, 1.0), density=density)
         flow.loss(torch.zeros(3000, 2, 2), torch.zeros(3000, 2, 2), None, tm.RandomStreams(range(3000)))
-    assert seen[0].shape == (3000, 1, 2), "a time for each token"
+    assert seen[0].shape == (3000, 1, 2), "one time per token"
     assert seen[0].std() == pytest.approx(12**-0.5, abs=0.01)
     assert seen[1].logit().std() == pytest.approx(0.3, abs=0.01)
 
 
-def test_other_channels_are_refused() -> None:
+def test_wrong_channels_are_rejected() -> None:
     flow = tm.Flow(GaussianHead(2, 1.0))
-    with pytest.raises(ValueError, match="draws 2 numbers a token, and here tokens have 3"):
+    with pytest.raises(ValueError, match="2 channels per token, but the state has 3"):
         flow.loss(torch.zeros(1, 1, 3), torch.zeros(1, 1, 2), None, tm.RandomStreams([0]))
-    with pytest.raises(ValueError, match="draws a token is a whole number"):
+    with pytest.raises(ValueError, match="samples_per_token must be a positive integer"):
         tm.Flow(GaussianHead(2, 1.0), samples_per_token=0)
 
 
 @pytest.mark.parametrize("t", [None, torch.tensor([0.25, 0.25])], ids=["untimed", "timed"])
-def test_a_clock_changes_nothing(t: torch.Tensor | None) -> None:
-    """What tokens at one t have in common is computed once; the tokens are the same."""
+def test_the_time_cache_changes_nothing(t: torch.Tensor | None) -> None:
+    """Time features are computed once per s; the tokens are the same."""
     flow = awake(tm.Flow(tm.FlowHead(4, 8, 16, 2, timed=t is not None)))
     calls: list[int] = []
     flow.head.s_in.register_forward_hook(lambda *_: calls.append(1))
-    time_cache, params = {}, tm.SamplingParams(tm.Heun(2))
+    cache, params = {}, tm.SamplingParams(tm.Heun(2))
     for seed in range(3):
-        h, b_0 = torch.randn(2, 1, 8), flow.start(tm.RandomStreams([seed, 3]), 1)
-        kept = flow(b_0, h, t, params, CONDITIONAL, time_cache)
+        h, b_0 = torch.randn(2, 1, 8), flow.base_noise(tm.RandomStreams([seed, 3]), 1)
+        kept = flow(b_0, h, t, params, CONDITIONAL, cache)
         assert torch.equal(kept, flow(b_0, h, t, params, CONDITIONAL))
-    assert sorted(time_cache) == [0.0, 0.5, 1.0]
-    assert len(calls) == 3 + 3 * 4, "three moments once, and four evaluations for each of three tokens"
+    assert sorted(cache) == [0.0, 0.5, 1.0]
+    assert len(calls) == 3 + 3 * 4, "three times once, and four evaluations for each of three tokens"
 
 
 @pytest.mark.parametrize(("token_fraction", "tokens"), [(0.1, 1), (0.5, 3), (0.7, 5), (1.0, 6)])
-def test_the_head_learns_from_its_share_of_the_tokens(token_fraction: float, tokens: int) -> None:
-    model, seen = small_model("dtm", head=replace(SMALL_HEAD, token_fraction=token_fraction)), []
-    loss = model.kernel.flow.loss
-    model.kernel.flow.loss = lambda b, *rest: (seen.append(b.shape[1]), loss(b, *rest))[1]
+def test_the_head_trains_on_a_fraction_of_the_tokens(token_fraction: float, tokens: int) -> None:
+    model, seen = small_model("dtm", head=SMALL_HEAD.model_copy(update={"token_fraction": token_fraction})), []
+    loss = model.kernel.distribution.loss
+    model.kernel.distribution.loss = lambda b, *rest: (seen.append(b.shape[1]), loss(b, *rest))[1]
     model.loss(data_of("dtm", 2), tm.RandomStreams(range(2)), condition(2))
     assert seen == [tokens]

@@ -1,4 +1,4 @@
-"""The mean and what is left of it, with networks that are known exactly."""
+"""The residual kernel, with networks that are exact."""
 
 import pytest
 import torch
@@ -9,13 +9,13 @@ import tmatch as tm
 
 
 class Centred(GaussianHead):
-    """The exact velocity towards N(0, v), whatever h says: what is left once the mean is gone."""
+    """The exact velocity towards N(0, v) for any h: the residual after the mean."""
 
-    def prepare(self, h: torch.Tensor, t: torch.Tensor | None, time_cache: object = None) -> torch.Tensor:
+    def prepare(self, h: torch.Tensor, t: torch.Tensor | None, cache: object = None) -> torch.Tensor:
         return torch.zeros_like(h)
 
 
-def test_the_mean_and_an_exact_residual_give_the_exact_law() -> None:
+def test_the_mean_and_an_exact_residual_give_the_exact_moments() -> None:
     n, mean = 40_000, torch.tensor([0.7, -1.2], dtype=torch.float64)
     kernel = tm.ResidualFlow(Reading(), nn.Identity(), tm.Flow(Centred(2, variance=0.3)))
     rng = tm.RandomStreams(range(n), dtype=torch.float64)
@@ -24,7 +24,7 @@ def test_the_mean_and_an_exact_residual_give_the_exact_law() -> None:
 
 
 @pytest.mark.parametrize("patch", [None, (1, 3), (2, 1)])
-def test_every_token_is_drawn_where_it_belongs(patch: tuple[int, int] | None) -> None:
+def test_every_token_is_sampled_at_its_position(patch: tuple[int, int] | None) -> None:
     x_t = tm.RandomStreams(range(5)).normal(*SHAPE)
     channels = SHAPE[-1] * (1 if patch is None else patch[0] * patch[1])
     kernel = tm.ResidualFlow(Reading(), nn.Identity(), tm.Flow(Centred(channels, variance=1e-8)), patch)
@@ -32,19 +32,19 @@ def test_every_token_is_drawn_where_it_belongs(patch: tuple[int, int] | None) ->
     torch.testing.assert_close(y, x_t, atol=1e-2, rtol=0)
 
 
-def test_the_loss_is_flow_matchings_and_that_of_the_rest() -> None:
+def test_the_loss_is_that_of_flow_matching_plus_that_of_the_residual() -> None:
     kernel = small_model("dtm-mean").kernel
     assert isinstance(kernel, tm.ResidualFlow)
     y, x_t = tm.RandomStreams(range(5)).normal(*SHAPE), tm.RandomStreams(range(5, 10)).normal(*SHAPE)
     t, text = tm.RandomStreams(range(5)).uniform(), condition(5)
     regression = kernel.mean.loss(y, x_t, t, text, tm.RandomStreams(range(5)))
     m = kernel.mean.mean(x_t, t, text)
-    rest = tm.ParallelFlow(kernel.backbone, kernel.flow).loss(y - m, x_t, t, text, tm.RandomStreams(range(5)))
+    rest = tm.ParallelFlow(kernel.backbone, kernel.distribution).loss(y - m, x_t, t, text, tm.RandomStreams(range(5)))
     torch.testing.assert_close(kernel.loss(y, x_t, t, text, tm.RandomStreams(range(5))), regression + rest)
 
 
-def test_the_read_out_learns_from_the_regression_alone() -> None:
-    """Otherwise it would drift to wherever the rest is easiest to draw."""
+def test_the_readout_learns_from_the_regression_alone() -> None:
+    """Otherwise it would drift to where the residual is easiest to model."""
     kernel = small_model("dtm-mean").kernel
     assert isinstance(kernel, tm.ResidualFlow)
     y, x_t = tm.RandomStreams(range(5)).normal(*SHAPE), tm.RandomStreams(range(5, 10)).normal(*SHAPE)
@@ -56,7 +56,7 @@ def test_the_read_out_learns_from_the_regression_alone() -> None:
     torch.testing.assert_close(both, alone)
 
 
-def test_one_set_of_weights_samples_as_flow_matching_too() -> None:
+def test_the_same_weights_sample_as_flow_matching() -> None:
     model = small_model("dtm-mean")
     assert isinstance(model.kernel, tm.ResidualFlow)
     as_fm = tm.TransitionMatching(model.process, model.parametrization, model.kernel.mean, model.times)
@@ -67,8 +67,8 @@ def test_one_set_of_weights_samples_as_flow_matching_too() -> None:
 
 
 @pytest.mark.parametrize("patch", [None, (1, 3)])
-def test_a_share_of_the_tokens_gives_the_same_loss_on_average(patch: tuple[int, int] | None) -> None:
-    kernel = small_model("dtm", head=tm.HeadConfig(24, 2, patch)).kernel
+def test_a_fraction_of_the_tokens_gives_the_same_loss_on_average(patch: tuple[int, int] | None) -> None:
+    kernel = small_model("dtm", head=tm.HeadConfig(width=24, depth=2, patch=patch)).kernel
     assert isinstance(kernel, tm.ParallelFlow)
     y, x_t = (tm.RandomStreams([seed]).normal(*SHAPE).expand(4000, *SHAPE) for seed in (1, 2))
     losses = []

@@ -1,4 +1,4 @@
-"""Every row that draws tokens in turn learns what the tokens have to do with each other; one step of DTM cannot."""
+"""Variants that sample tokens in turn learn the dependence between tokens; one step of DTM cannot."""
 
 from dataclasses import replace
 
@@ -17,10 +17,10 @@ IN_ORDER = ["ar", "artm-2", "artm-3", "fhtm-2", "fhtm-3"]
 MASKED = ["mar", "mar-fluid", "martm-2", "martm-3"]
 
 
-STEPS = {**dict.fromkeys(MASKED, 800), "fhtm-3": 1000}  # of those whose training must be longer
+STEPS = {**dict.fromkeys(MASKED, 800), "fhtm-3": 1000}  # variants that need more training steps
 ONE_STEP = replace(tm.VARIANTS["dtm"], times=tm.Grid.uniform(1))
 ROWS = {**tm.VARIANTS, "one step of DTM": ONE_STEP}
-SAMPLES = 1500  # the laws are checked to within five of their standard errors
+SAMPLES = 1500  # moments are checked to five standard errors
 
 
 def gaussian(rng: tm.RandomStreams) -> Tensor:
@@ -28,20 +28,20 @@ def gaussian(rng: tm.RandomStreams) -> Tensor:
 
 
 def chain(rng: tm.RandomStreams) -> Tensor:
-    """Four codes, each the one before it in three cases of four and any other in the fourth."""
+    """A Markov chain of four codes that stays with probability 3/4."""
     first, steps = (rng.uniform() * CODES).long(), (rng.uniform(TOKENS - 1) * 8).long()
     steps = torch.where(steps < 6, 0, steps - 5)  # 0 six times of eight, then 1 and 2
     return (torch.cat((first[:, None], first[:, None] + steps.cumsum(1)), dim=1) % CODES)[..., None].float()
 
 
-def learnt(name: str, data, steps: int = 500, batch: int = 256, rate: float = 8e-3) -> tm.Model:  # noqa: ANN001
-    """A small model after a short training: Adam, and a rate that falls to nothing."""
+def trained(name: str, data, steps: int = 500, batch: int = 256, rate: float = 8e-3) -> tm.Model:  # noqa: ANN001
+    """A small model after a short training."""
     torch.manual_seed(0)
     row = ROWS[name]
     backbone = tm.DiT(32 if row.embeds else 1, width=32, depth=1, heads=2, timed=row.timed)
-    head = tm.HeadConfig(codes=CODES) if row.codes else tm.HeadConfig(32, 2, samples_per_token=2)
-    model = row.build(backbone, 1, head)
-    if name == "mar":  # of four tokens at least 0.7 hidden is at most one known, and sampling asks for up to three
+    head = tm.HeadConfig(width=32, depth=2, samples_per_token=2)
+    model = row.build(backbone, 1, head, CODES if row.discrete else None)
+    if name == "mar":  # with four tokens, 0.7 hidden leaves at most one known, but sampling needs up to three
         model.kernel.ratio = tm.TruncatedGaussianRatio(std=0.5, low=0.1)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=0.1)
@@ -55,27 +55,27 @@ def learnt(name: str, data, steps: int = 500, batch: int = 256, rate: float = 8e
 
 
 @pytest.mark.parametrize("name", IN_ORDER + MASKED)
-def test_a_correlated_gaussian_is_learnt(name: str) -> None:
-    """And so is the way to it: with what a state owes to the one before, Cov(X_s, X_t) = s t Cov(X_T)."""
-    model = learnt(name, gaussian, steps=STEPS.get(name, 500))
+def test_a_correlated_gaussian_is_learned(name: str) -> None:
+    """And the whole path: Cov(X_s, X_t) = s t Cov(X_T)."""
+    model = trained(name, gaussian, steps=STEPS.get(name, 500))
     params = tm.SamplingParams(tm.Midpoint(8))
     drawn = tm.generate(model, (TOKENS, 1), range(SAMPLES), params=params, batch_size=SAMPLES, keep_path=True)
     assert_moments(drawn.x[..., 0], MEAN, COVARIANCE)
-    states = [fixed_time.x_t[..., 0] for fixed_time in drawn.path if fixed_time.kind == "transition"]
+    states = [snapshot.x_t[..., 0] for snapshot in drawn.path if snapshot.kind == "transition"]
     t = torch.tensor(model.times.points[1:]).repeat_interleave(TOKENS)
     covariance = t.outer(t) * COVARIANCE.repeat(len(states), len(states)) + ((1 - t) ** 2).diag()
     assert_moments(torch.cat(states, dim=1), t * MEAN.repeat(len(states)), covariance)
 
 
-def test_one_step_of_dtm_cannot_for_its_tokens_are_independent() -> None:
-    model = learnt("one step of DTM", gaussian)
+def test_one_step_of_dtm_samples_independent_tokens() -> None:
+    model = trained("one step of DTM", gaussian)
     x = tm.generate(model, (TOKENS, 1), range(SAMPLES), params=tm.SamplingParams(tm.Midpoint(8)), batch_size=SAMPLES).x
     assert_moments(x[..., 0], MEAN, COVARIANCE.diagonal().diag())
 
 
 @pytest.mark.parametrize("name", ["ar-discrete", "mar-discrete"])
-def test_a_chain_of_codes_is_learnt(name: str) -> None:
-    model = learnt(name, chain, steps=800)
+def test_a_markov_chain_of_codes_is_learned(name: str) -> None:
+    model = trained(name, chain, steps=800)
     n = 4000
     x = tm.generate(model, (TOKENS, 1), range(n), batch_size=n).x[..., 0].long()
     move = torch.full((CODES, CODES), 1 / 8) + torch.eye(CODES) * 5 / 8

@@ -1,5 +1,6 @@
 """From captioned images to shards."""
 
+import itertools
 import json
 import threading
 from collections.abc import Callable
@@ -41,7 +42,7 @@ def test_killed_and_restarted_it_writes_the_same_bytes(tmp_path: Path, encoders:
 def test_a_chunk_that_is_being_written_is_completed_on_interrupt(
     tmp_path: Path, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = folder_of(tmp_path / "images", rows(12))
+    source, batches = folder_of(tmp_path / "images", rows(12)), itertools.count()
     work, begun, ended = preparation(source, tmp_path / "out", encoders, "centre"), threading.Event(), threading.Event()
 
     def slowly(path: Path, tensors: dict[str, Tensor]) -> str:
@@ -50,10 +51,11 @@ def test_a_chunk_that_is_being_written_is_completed_on_interrupt(
         return write_shard(path, tensors)
 
     def interrupted(images: Tensor, own: Callable[[Tensor], Tensor] = work._latents) -> Tensor:
-        if begun.wait(0.2):
-            ended.set()
-            raise KeyboardInterrupt
-        return own(images)
+        if next(batches) < 2:  # of the first chunk
+            return own(images)
+        assert begun.wait(60)
+        ended.set()
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("tmatch.prepare.run.write_shard", slowly)
     work._latents = interrupted

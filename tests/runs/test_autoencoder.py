@@ -69,7 +69,7 @@ def test_a_run_does_not_resume_on_other_images(tmp_path: Path) -> None:
     assert fit(run, tmp_path / "run") == fit(run, tmp_path / "run")
     images.unlink()
     images.symlink_to(tmp_path / "blue")
-    with pytest.raises(ValueError, match="another data set"):
+    with pytest.raises(ValueError, match="a run on other data"):
         fit(run, tmp_path / "run")
 
 

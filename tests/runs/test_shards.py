@@ -147,18 +147,18 @@ def test_encoders_of_another_precision_are_found_again(precision: str, shards: P
     assert load_model(str(tmp_path / "run")).pipeline.encoder.precision == precision
 
 
-def test_a_run_does_not_go_on_with_other_shards(shards: Path, tmp_path: Path) -> None:
+def test_a_run_does_not_resume_on_other_shards(shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards / "shards", tmp_path / "shards")
     fit(shards_run(tmp_path, steps=1), tmp_path / "run")
     manifest = tmp_path / "shards" / "manifest.json"
     changed = json.loads(manifest.read_text())
     changed["samples"] -= changed["shards"].pop(0)["samples"]
     manifest.write_text(json.dumps(changed))
-    with pytest.raises(ValueError, match="a run on another data set"):
+    with pytest.raises(ValueError, match="a run on other data"):
         fit(shards_run(tmp_path, steps=2), tmp_path / "run")
 
 
-def test_stale_encoders_and_tokens_that_do_not_fit_are_refused(shards: Path, tmp_path: Path) -> None:
+def test_other_encoders_and_patches_that_do_not_divide_are_rejected(shards: Path, tmp_path: Path) -> None:
     fit(shards_run(shards, steps=1), tmp_path / "run")
     about = json.loads((tmp_path / "run" / "model.json").read_text())
     about["encoders"]["text"]["digest"] = "0" * 64
@@ -167,7 +167,7 @@ def test_stale_encoders_and_tokens_that_do_not_fit_are_refused(shards: Path, tmp
         load_model(str(tmp_path / "run"))
     with pytest.raises(ValueError, match="do not divide: set patch"):
         fit(shards_run(shards).model_copy(update={"patch": (4, 4)}), tmp_path / "patch")
-    with pytest.raises(ValueError, match="holds no finished shards"):
+    with pytest.raises(ValueError, match=r"no manifest\.json"):
         fit(shards_run(tmp_path), tmp_path / "none")
 
 
@@ -179,7 +179,7 @@ SMALL = [
 
 
 def test_several_folders_are_trained_on_together(shards: Path, tmp_path: Path) -> None:
-    """As one with all their samples; not if encoders made them that are not the same."""
+    """As one data set, if the same encoders made them."""
     again = ["--text", str(shards / "text"), "--size", "16", "--multiple", "4", "--crop", "buckets", "--chunk", "7"]
     main(["prepare", str(shards / "images"), "--autoencoder", str(shards / "kl"), *again, "--out", str(tmp_path / "b")])
     folders = (shards / "shards", tmp_path / "b")
@@ -193,9 +193,9 @@ def test_several_folders_are_trained_on_together(shards: Path, tmp_path: Path) -
     assert data.folders == folders
     other = str(save_kl_autoencoder(tmp_path / "kl", seed=1))
     main(["prepare", str(shards / "images"), "--autoencoder", other, *again, "--out", str(tmp_path / "c")])
-    with pytest.raises(ValueError, match=r"another autoencoder, with other weights.* than those of"):
+    with pytest.raises(ValueError, match="another autoencoder, with other weights"):
         ShardSet(folders[0], tmp_path / "c")
-    with pytest.raises(ValueError, match="each folder of shards is given once"):
+    with pytest.raises(ValueError, match="once"):
         ShardSet(folders[0], shards / "text" / ".." / "shards")
 
 
@@ -208,9 +208,10 @@ def default_signals() -> None:
 @pytest.mark.parametrize(
     ("target", "number", "code"),
     [
-        ("alone", signal.SIGHUP, 0),
+        ("alone", signal.SIGTERM, 0),
         ("script only", signal.SIGTERM, 0),
         ("whole group", signal.SIGINT, 130),
+        ("whole group", signal.SIGHUP, 0),
     ],
 )
 def test_an_interrupted_run_saves(target: str, number: int, code: int, shards: Path, tmp_path: Path) -> None:

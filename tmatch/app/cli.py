@@ -10,9 +10,9 @@ from importlib import import_module
 from pydantic import ValidationError
 
 from tmatch import __version__
+from tmatch.app.parse import INTERRUPTED
 from tmatch.config import did_you_mean
 
-INTERRUPTED = 130
 COMMANDS = {
     "generate": "generate images from prompts",
     "evaluate": "measure how many captions a model satisfies",

@@ -88,8 +88,6 @@ def _generate(
     )  # fmt: skip
     _report(each, seeds, result, run.data.eval_prompts(1) is not None)
     _write(out, texts, each, seeds, result)
-    if path:
-        _write_path(out, result)
 
 
 def _prompts(prompts: tuple[str, ...], file: Path | None) -> list[str]:
@@ -148,7 +146,7 @@ def _report(prompts: Sequence[str], seeds: range, result: GeneratedImages, shape
 
 
 def _write(out: Path, texts: list[str], each: list[str], seeds: range, result: GeneratedImages) -> None:
-    """One image, a sheet with one labelled row per prompt, or a folder with one file per image."""
+    """One image, a sheet with one labelled row per prompt, or a folder with one file per image; and the path."""
     images = result.images
     if out.suffix.lower() != ".png":
         rows = []
@@ -161,6 +159,8 @@ def _write(out: Path, texts: list[str], each: list[str], seeds: range, result: G
     else:
         save_sheet(images, texts, out)
     print(f"wrote {out}")
+    if result.path:
+        _write_path(out, result)
 
 
 def _write_path(out: Path, result: GeneratedImages) -> None:

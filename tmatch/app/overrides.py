@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from tmatch.config import did_you_mean, known_name
 
-Settings = TypeVar("Settings", bound=BaseModel)
+AnySettings = TypeVar("AnySettings", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
@@ -36,7 +36,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def with_file(settings: Settings, path: Path) -> Settings:
+def with_file(settings: AnySettings, path: Path) -> AnySettings:
     """Settings, overridden by a YAML file."""
     if not path.is_file():
         raise ValueError(f"There is no settings file {path}.")
@@ -60,7 +60,7 @@ def with_file(settings: Settings, path: Path) -> Settings:
     return type(settings).model_validate_json(text)
 
 
-def with_data(settings: Settings, kind: str) -> Settings:
+def with_data(settings: AnySettings, kind: str) -> AnySettings:
     """Settings with another data set, at its defaults."""
     from tmatch.datasets import DATASETS, ShardsData
 

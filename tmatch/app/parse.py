@@ -1,14 +1,20 @@
 """Parsing: options for a function through tyro, and the recipe that `train` and `plan` start from."""
 
-import os
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tmatch.config import Config, did_you_mean
+
+if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended."""
 
 
 def call(command: str, function: Callable[..., None], arguments: Sequence[str], **defaults: Config) -> None:
@@ -18,16 +24,44 @@ def call(command: str, function: Callable[..., None], arguments: Sequence[str], 
     """
     import tyro
 
-    os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # one clear message for an invalid value, without a link
-
     @wraps(function)
     def bound(*given: Any, **options: Any) -> Callable[[], None]:  # noqa: ANN401
-        return partial(function, *given, **options)
+        return lambda: function(*given, **{name: _validated(value) for name, value in options.items()})
 
-    for name, default in defaults.items():
-        bound.__annotations__[name] = Annotated[type(default), tyro.conf.arg(name="")]
+    flat = {name: Annotated[type(default), tyro.conf.arg(name="")] for name, default in defaults.items()}
+    bound.__annotations__ = {**function.__annotations__, **flat}
     bound.__signature__ = signature(partial(function, **defaults))  # type: ignore[attr-defined]
-    tyro.cli(bound, args=arguments, prog=f"tmatch {command}", config=(tyro.conf.AvoidSubcommands,))()
+    with _unvalidated():
+        run = tyro.cli(bound, args=arguments, prog=f"tmatch {command}", config=(tyro.conf.AvoidSubcommands,))
+    run()
+
+
+def _unvalidated() -> "ConstructorRegistry":
+    """Has tyro build configurations without validation: validated later as a whole, their errors name the option."""
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+
+    registry, delegating = ConstructorRegistry(), [False]
+
+    @registry.struct_rule
+    def rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+        kind = info.type
+        if delegating[0] or not (isinstance(kind, type) and issubclass(kind, Config)):
+            return None
+        delegating[0] = True
+        spec = ConstructorRegistry.get_struct_spec(info)
+        delegating[0] = False
+
+        def construct(**values: Any) -> Config:  # noqa: ANN401
+            return kind.model_construct(**values)
+
+        construct.__doc__ = kind.__doc__
+        return replace(spec, instantiate=construct) if isinstance(spec, StructConstructorSpec) else None
+
+    return registry
+
+
+def _validated(value: Any) -> Any:  # noqa: ANN401
+    return type(value).model_validate(value.model_dump(warnings=False)) if isinstance(value, Config) else value
 
 
 def call_with_recipe(command: str, function: Callable[..., None], arguments: Sequence[str]) -> None:

@@ -1,12 +1,8 @@
 """`tmatch prepare`."""
 
 import json
-import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -120,8 +116,7 @@ def prepare(
         }
     )  # fmt: skip
     rank, world = rank_and_world_size()
-    with _interrupt_on_sigterm():
-        manifest = Preparation(images, out, settings, autoencoder, text).run(workers, rank, world)
+    manifest = Preparation(images, out, settings, autoencoder, text).run(workers, rank, world)
     if manifest is None:
         print(f"tmatch: process {rank} of {world} is done; the last one to finish completes {out}.", file=sys.stderr)
         return
@@ -137,27 +132,12 @@ def _require_paths(source: str, out: Path) -> None:
         raise ValueError(f"{out} is the source folder; choose another folder for the shards.")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder for the shards.")
-    if source.encode(errors="replace") != os.fsencode(source):
-        raise ValueError(f"The name of the source {source!r} is not UTF-8; rename it.")
 
 
 def _absolute(name: str) -> str:
     """The absolute path of a local encoder, which runs load from other folders; a Hub name as it is."""
     local = Path(name).is_dir() or Path(f"{name}_encoder.safetensors").is_file()
     return str(Path(name).absolute()) if local else name
-
-
-@contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C, in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main(arguments: Sequence[str]) -> None:

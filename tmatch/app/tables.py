@@ -7,16 +7,16 @@ import json
 from pathlib import Path
 
 FILE = Path(__file__).with_name("tables.json")
-Row = dict[str, str]
+TableRow = dict[str, str]
 
 
-def read_table(name: str) -> list[Row]:
+def read_table(name: str) -> list[TableRow]:
     """The rows of one table."""
-    rows: list[Row] = json.loads(FILE.read_text(encoding="utf-8"))[name]
+    rows: list[TableRow] = json.loads(FILE.read_text(encoding="utf-8"))[name]
     return rows
 
 
-def build_tables() -> dict[str, list[Row]]:
+def build_tables() -> dict[str, list[TableRow]]:
     """All tables, from the code."""
     from tmatch.recipes import RECIPES
     from tmatch.runs.load import MODELS
@@ -29,7 +29,7 @@ def build_tables() -> dict[str, list[Row]]:
     }
 
 
-def variant_rows() -> list[Row]:
+def variant_rows() -> list[TableRow]:
     """The table of variants, in words."""
     from tmatch.variants import VARIANTS
 

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tmatch.app.cli import INTERRUPTED
 from tmatch.app.overrides import as_file
-from tmatch.app.parse import call_with_recipe
+from tmatch.app.parse import INTERRUPTED, call_with_recipe
 from tmatch.ranks import rank_and_world_size
 from tmatch.runs import AnyRun, fit, preflight
 from tmatch.train.interrupt import preempted

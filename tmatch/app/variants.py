@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tmatch.app.tables import read_table
 
-COLUMNS = {"variant": 16, "process": 24, "Y": 9, "times": 24}
+COLUMN_WIDTHS = {"variant": 16, "process": 24, "Y": 9, "times": 24}
 """Columns and their widths, which fit a terminal of 80 characters."""
 NOTE = "NFE: backbone evaluations per image, for T transitions of n tokens or K unmasking iterations."
 
@@ -32,11 +32,11 @@ def main(arguments: Sequence[str]) -> None:
         console.print(
             Text(f"Kernel: {sentence}\nAttention: {attention}. Backbone: {backbone}. NFE: {evaluations}.", style="bold")
         )
-        table = Table(*COLUMNS, box=None, padding=(0, 1, 0, 0))
-        for column, width in zip(table.columns, COLUMNS.values(), strict=True):
+        table = Table(*COLUMN_WIDTHS, box=None, padding=(0, 1, 0, 0))
+        for column, width in zip(table.columns, COLUMN_WIDTHS.values(), strict=True):
             column.width = width
         for row in members:
-            table.add_row(*(Text(row[column]) for column in COLUMNS))
+            table.add_row(*(Text(row[column]) for column in COLUMN_WIDTHS))
         console.print(table)
         console.print()
     console.print(NOTE, highlight=False)

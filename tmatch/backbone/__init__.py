@@ -1,4 +1,4 @@
-"""The large network f that reads the state; any module with a `width` and this call will do."""
+"""The large network f that reads the state: any module with a `width` and the call below."""
 
 from typing import Protocol
 
@@ -15,16 +15,16 @@ from tmatch.tensors import State, Time
 
 
 class Backbone(Protocol):
-    """h = f_t(x_t): a vector of `width` numbers for each token of the state."""
+    """h = f_t(x_t): one vector of `width` numbers per token of the state."""
 
     width: int
 
     def __call__(self, x: State, t: Time, condition: Condition | None = None) -> Tensor:
-        """Read x (batch, *grid, channels) at t (batch,); answer (batch, *grid, width)."""
+        """Map x (batch, *grid, channels) at t (batch,) to (batch, *grid, width)."""
 
 
 class SequenceBackbone(Protocol):
-    """What kernels that draw tokens one after the other need: a backbone of sequences, with a cache."""
+    """A backbone of sequences with a KV cache, for kernels that sample token after token."""
 
     width: int
 
@@ -38,14 +38,13 @@ class SequenceBackbone(Protocol):
         prefix: int | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Read tokens at `positions` (tokens, 3); the first `prefix` see each other, the later what is before them.
+        """Read tokens at `positions` (tokens, 3); the first `prefix` attend to each other, later ones causally.
 
-        0 is causal throughout, and None no mask at all. Decoding is in inference mode: keep no tensor made in a call
-        for training later.
+        0 is fully causal, None is full attention. Decoding runs in inference mode: do not keep tensors for training.
         """
 
     def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> Cache:
-        """A cache with room for `length` tokens; it knows t and the condition."""
+        """A cache for `length` tokens, which also holds t and the condition."""
 
 
 __all__ = ["MLP", "Backbone", "Cache", "DiT", "HuggingFaceBackbone", "Llama", "SequenceBackbone", "grid_positions"]

@@ -1,4 +1,4 @@
-"""Attention, through PyTorch's fused kernel."""
+"""Self-attention with PyTorch's fused kernel."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from tmatch.layers import RMSNorm
 
 
 class AttentionMask(NamedTuple):
-    """Who may look at whom: a mask, True where a row may look, or causal without one; neither where all see all.
+    """A boolean mask, True where a query may attend, or `causal`; full attention if neither is set.
 
-    The first `prefix` rows are left out of both: they see each other, and what was before.
+    The first `prefix` queries are exempt: they attend to each other and to the past.
     """
 
     mask: Tensor | None = None
@@ -25,16 +25,15 @@ FULL_ATTENTION = AttentionMask()
 
 
 def attention_mask(new: int, prefix: int | None, past: int = 0, device: torch.device | None = None) -> AttentionMask:
-    """What `new` tokens see, after a `past` that all of them see.
+    """The mask of `new` tokens after `past` ones, to which all of them attend.
 
-    The first `prefix` of them see each other, the later ones themselves and what is before them. Without a prefix every
-    token sees every other.
+    The first `prefix` attend to each other, later ones causally. Without a prefix, attention is full.
     """
     if prefix is None or prefix >= new or new == 1:
         return FULL_ATTENTION
     prefix = prefix if prefix > 1 else 0
-    # A causal kernel computes the prefix in vain. GPUs still gain: a mask keeps them from flash attention, which leaves
-    # out what nobody sees. Kernels of a CPU leave nothing out, and masks cost them nothing.
+    # A causal kernel computes the prefix needlessly, but on GPUs it still wins: a mask rules out flash attention, which
+    # skips masked blocks. CPU kernels skip nothing, and masks cost them nothing.
     on_cpu = device is None or device.type == "cpu"
     if past == 0 and not (prefix and on_cpu):
         return AttentionMask(causal=True, prefix=prefix)
@@ -43,7 +42,7 @@ def attention_mask(new: int, prefix: int | None, past: int = 0, device: torch.de
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask) -> Tensor:
-    """softmax(q k / sqrt(d)) v over what each may see, by head; q are the last of the tokens that k and v are of."""
+    """softmax(q k / sqrt(d)) v under the mask, by head; the queries are the last of the tokens of k and v."""
     if not attention_mask.prefix:
         return scaled_dot_product_attention(q, k, v, attn_mask=attention_mask.mask, is_causal=attention_mask.causal)
     first, later = q.tensor_split([attention_mask.prefix], dim=2)
@@ -53,13 +52,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask) -> Te
         rest = scaled_dot_product_attention(q, k, v, is_causal=True)[:, :, attention_mask.prefix :]
     else:
         rest = scaled_dot_product_attention(later, k, v, attn_mask=attention_mask.mask)
-    return torch.cat((begin.transpose(1, 2), rest.transpose(1, 2)), dim=1).transpose(1, 2)  # kernels' own layout
+    return torch.cat((begin.transpose(1, 2), rest.transpose(1, 2)), dim=1).transpose(1, 2)  # the layout of the kernels
 
 
 class SelfAttention(nn.Module):
-    """Attention among the tokens of a sequence, and to those of the `kv_cache`, which then has the new ones too.
+    """Attention among the tokens of a sequence and those of the `kv_cache`, to which it appends the new ones.
 
-    `rotation` is what `rotate` turns queries and keys by.
+    `rotation` holds the arguments of `rotate` for queries and keys.
     """
 
     def __init__(self, width: int, heads: int, qk_norm: bool = False, bias: bool = True) -> None:
@@ -89,19 +88,19 @@ class SelfAttention(nn.Module):
 def by_head(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
     """The parts of (batch, n, parts x width), each (batch, heads, n, width / heads).
 
-    They are cut first and turned later: so the way back is a single copy of their gradients, and not two.
+    Chunking before transposing lets the backward pass copy the gradients once instead of twice.
     """
     return tuple(part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in x.chunk(parts, dim=-1))
 
 
-def angles(positions: Tensor, width: int, longest: float = 10_000.0) -> tuple[Tensor, Tensor]:
-    """The cosines and sines of rotary positions (batch, n): (batch, 1, n, width), float32; the sines with signs."""
-    rates = longest ** -(torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+def angles(positions: Tensor, width: int, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines of rotary positions (batch, n): (batch, 1, n, width), float32."""
+    rates = base ** -(torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
     turns = (positions.float()[..., None] * rates)[:, None]
     cosines, sines = turns.cos(), turns.sin()
     return torch.cat((cosines, cosines), dim=-1), torch.cat((-sines, sines), dim=-1)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn each pair (x_i, x_{i + d/2}) by its angle: x_i cos - x_{i + d/2} sin, and x_{i + d/2} cos + x_i sin."""
+    """Rotate each pair (x_i, x_{i + d/2}) by its angle: x_i cos - x_{i + d/2} sin, and x_{i + d/2} cos + x_i sin."""
     return torch.addcmul(x * cosines, x.roll(x.shape[-1] // 2, dims=-1), sines).to(x.dtype)

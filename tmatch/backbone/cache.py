@@ -1,4 +1,4 @@
-"""What a causal backbone remembers while a sequence is decoded token by token."""
+"""KV caches for token-by-token decoding."""
 
 from typing import Protocol
 
@@ -9,9 +9,9 @@ from tmatch.tensors import autocast_kind
 
 
 class LayerKVCache:
-    """The keys and values of one layer, (batch, heads, length, width): allocated once, filled from the front.
+    """The keys and values of one layer, (batch, heads, length, width), allocated once.
 
-    Under autocast they are kept as attention reads them, and not cast again for each token.
+    Under autocast they are stored in its dtype, so that attention does not cast them for each token.
     """
 
     def __init__(self, batch: int, heads: int, length: int, width: int, like: Tensor) -> None:
@@ -22,11 +22,11 @@ class LayerKVCache:
 
     @property
     def length(self) -> int:
-        """How many tokens fit."""
+        """The capacity in tokens."""
         return self.keys.shape[2]
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in more tokens; the answer is a view of all so far."""
+        """Append tokens; returns views of all so far."""
         new = k.shape[2]
         self.keys.narrow(2, self.filled, new).copy_(k)
         self.values.narrow(2, self.filled, new).copy_(v)
@@ -34,26 +34,26 @@ class LayerKVCache:
         return self.keys.narrow(2, 0, self.filled), self.values.narrow(2, 0, self.filled)
 
 
-def require_room(tokens: Tensor, batch: int, length: int, filled: int) -> None:
-    """Refuse tokens (batch, new, width) that do not fit into a cache; those of a text prefix are not counted."""
+def require_capacity(tokens: Tensor, batch: int, length: int, filled: int) -> None:
+    """Raise if tokens (batch, new, width) do not fit into a cache, not counting its text prefix."""
     if len(tokens) != batch:
-        raise ValueError(f"The cache was opened for a batch of {batch}, and was given one of {len(tokens)}.")
+        raise ValueError(f"The cache has batch size {batch}; got {len(tokens)}.")
     new = tokens.shape[1]
     if filled + new > length:
         raise ValueError(
-            f"The cache was made for {length} tokens, holds {filled}, and was asked to take {new} more; "
-            f"open one of at least {filled + new}."
+            f"The cache has room for {length} tokens and holds {filled}, so {new} more do not fit; "
+            f"create one for at least {filled + new}."
         )
 
 
 def kv_caches(layers: int, batch: int, heads: int, length: int, width: int, like: Tensor) -> list[LayerKVCache]:
-    """A memory for each layer."""
+    """One cache per layer."""
     return [LayerKVCache(batch, heads, length, width, like) for _ in range(layers)]
 
 
 class Cache(Protocol):
-    """All that a backbone needs of the tokens it has read, and what is the same for every token: condition and time."""
+    """What a backbone keeps between decoding steps: keys and values, the condition and the time."""
 
     @property
     def filled(self) -> int:
-        """Tokens read so far; those of a text prefix are not counted."""
+        """The number of tokens read so far, not counting a text prefix."""

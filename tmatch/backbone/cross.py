@@ -1,4 +1,4 @@
-"""Attention to a condition."""
+"""Cross-attention to a condition."""
 
 from typing import NamedTuple
 
@@ -10,12 +10,12 @@ from tmatch.backbone.attention import by_head
 from tmatch.condition import Condition
 from tmatch.layers import RMSNorm
 
-HIDDEN = -1e4
-"""The score of padding where scores are written out: finite, so that a condition of nothing else is no NaN."""
+MASKED_SCORE = -1e4
+"""The attention score of padding: finite, so that a condition of padding alone does not give NaN."""
 
 
 class Keys(NamedTuple):
-    """Keys and values by head, (batch, heads, length, width / heads), and which are no padding, (batch, length)."""
+    """Keys and values by head, (batch, heads, length, width / heads), and a mask, False on padding, (batch, length)."""
 
     k: Tensor
     v: Tensor
@@ -23,10 +23,10 @@ class Keys(NamedTuple):
 
 
 class CrossAttention(nn.Module):
-    """Attention from tokens to a condition; its keys and values are computed once, by `keys`.
+    """Attention from tokens to a condition; `keys` computes its keys and values once.
 
-    Many tokens need not go through the two projections of width^2 to look at a few vectors, which can take them in:
-    (W_q x + b) k = x (W_q^T k) + b k and W_o (p v) = p (W_o v). Keys and values are then as wide as tokens, one a head.
+    When many tokens attend to a few vectors, the query and output projections are folded into keys and values:
+    (W_q x + b) k = x (W_q^T k) + b k and W_o (p v) = p (W_o v), which saves two products of width^2 per token.
     """
 
     def __init__(self, width: int, heads: int, qk_norm: bool = False) -> None:
@@ -40,7 +40,7 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def keys(self, condition: Condition) -> Keys:
-        """What does not depend on the tokens."""
+        """The keys and values, which do not depend on the tokens."""
         k, v = by_head(self.kv(condition.tokens), self.heads, parts=2)
         return Keys(self.k_norm(k), v, condition.mask)
 
@@ -53,17 +53,17 @@ class CrossAttention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
     def folds(self, length: int, tokens: int) -> bool:
-        """Whether folding leaves out a third of the products or more, from where on it saved time on a CPU.
+        """Whether folding saves at least a third of the products, the point from which it is faster on a CPU.
 
-        What stands between them keeps them apart: a norm, hooks, whatever took a linear layer's place, such as LoRA.
+        Norms, hooks and replaced linear layers, such as LoRA, rule it out.
         """
         plain = all(
             type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
             for layer in (self.q, self.out)
         )
-        apart = tokens * (self.width + length)
+        separate = tokens * (self.width + length)
         folded = tokens * self.heads * length + self.width * length
-        return plain and isinstance(self.q_norm, nn.Identity) and 3 * folded < 2 * apart
+        return plain and isinstance(self.q_norm, nn.Identity) and 3 * folded < 2 * separate
 
     def _folded(self, x: Tensor, keys: Keys) -> Tensor:
         heads, seen = self.heads, keys.mask[:, None, :, None]
@@ -71,6 +71,8 @@ class CrossAttention(nn.Module):
         w_q, w_o = self.q.weight.view(heads, -1, self.width), self.out.weight.view(self.width, heads, -1)
         wide_k = torch.einsum("bhle,hed->bhld", k, w_q).flatten(1, 2)
         wide_v = torch.einsum("bhle,dhe->bhld", v, w_o).flatten(1, 2)
-        bias = torch.einsum("bhle,he->bhl", k, self.q.bias.view(heads, -1)).masked_fill(~keys.mask[:, None], HIDDEN)
+        bias = torch.einsum("bhle,he->bhl", k, self.q.bias.view(heads, -1)).masked_fill(
+            ~keys.mask[:, None], MASKED_SCORE
+        )
         scores = torch.baddbmm(bias.flatten(1)[:, None], x, wide_k.mT).unflatten(-1, (heads, -1))
         return torch.baddbmm(self.out.bias, scores.softmax(-1).flatten(2), wide_v)

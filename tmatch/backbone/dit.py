@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import FULL_ATTENTION, AttentionMask, SelfAttention, attention_mask
-from tmatch.backbone.cache import LayerKVCache, kv_caches, require_room
+from tmatch.backbone.cache import LayerKVCache, kv_caches, require_capacity
 from tmatch.backbone.cross import CrossAttention, Keys
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
@@ -29,14 +29,14 @@ from tmatch.tensors import State, Time
 
 
 class Conditioning(NamedTuple):
-    """What all blocks are given: the shared modulation (batch, 1, 6 width), and the text."""
+    """The inputs all blocks share: the modulation (batch, 1, 6 width), and the text."""
 
     modulation: Tensor
     text: Condition | None
 
 
 class BlockContext(NamedTuple):
-    """What a block makes of it, the same for every token: its own modulation, and the text's keys and values."""
+    """What a block computes from it for all tokens: its own modulation, and the keys and values of the text."""
 
     modulation: tuple[Tensor, ...]  # shift, scale and gate of the attention and of the MLP, each (batch, 1, width)
     text: Keys | None
@@ -44,7 +44,7 @@ class BlockContext(NamedTuple):
 
 @dataclass(frozen=True)
 class DiTContext:
-    """A sequence while it is decoded: what is the same for every token, and a memory of those read so far."""
+    """The decoding state of a sequence: what all tokens share, and the KV caches."""
 
     blocks: list[BlockContext]
     output: tuple[Tensor, Tensor]  # shift and scale
@@ -56,7 +56,7 @@ class DiTContext:
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention to the condition, MLP; modulated by the time, with small offsets of its own."""
+    """Self-attention, cross-attention to the condition, MLP; modulated by the time plus learned offsets."""
 
     def __init__(self, width: int, heads: int, mlp_ratio: float, conditional: bool, qk_norm: bool) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, hidden), GELU(), nn.Linear(hidden, width))
 
     def context(self, given: Conditioning) -> BlockContext:
-        """What does not depend on the tokens; decoding keeps it."""
+        """What does not depend on the tokens; decoding computes it once."""
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (given.modulation + self.offsets).chunk(6, dim=-1)
         parts = (shift_1, 1 + scale_1, gate_1, shift_2, 1 + scale_2, gate_2)
         return BlockContext(parts, None if self.cross is None or given.text is None else self.cross.keys(given.text))
@@ -89,7 +89,7 @@ class Block(nn.Module):
             x, gate_1, self.attention(modulate(self.attention_norm(x), shift_1, scale_1), attention_mask, kv_cache)
         )
         if self.cross is not None and self.cross_norm is not None:
-            assert context.text is not None, "the backbone checks that it is there"
+            assert context.text is not None, "read_condition has checked this"
             x = x + self.cross(self.cross_norm(x), context.text)
         return gated(x, gate_2, self.mlp(modulate(self.mlp_norm(x), shift_2, scale_2)))
 
@@ -97,12 +97,11 @@ class Block(nn.Module):
 class DiT(nn.Module):
     """h = f_t(x_t): a transformer over the tokens of a state.
 
-    One modulation is computed from the time and shared by all blocks, as the paper's 1.7B parameters require.
-    Positions are (step, row, column) and may have any size. A conditional DiT (`condition_width`) attends to the
-    condition in every block. One that is not `timed` takes t = None and keeps the blocks' own offsets alone. With
-    `checkpointing`, training computes a block twice instead of keeping what is inside: less memory, same gradients.
+    All blocks share one modulation by the time, as the paper's 1.7B parameters imply. Positions are (step, row, column)
+    on a grid of any size. With a `condition_width`, every block attends to the condition. An untimed DiT takes t = None
+    and uses the blocks' offsets alone. `checkpointing` recomputes each block in the backward pass to save memory.
 
-    The paper's is DiT(16, width=2048, depth=24, heads=16, condition_width=4096).
+    The paper uses DiT(16, width=2048, depth=24, heads=16, condition_width=4096).
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class DiT(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"The width of a DiT divides by its heads; {width} does not divide by {heads}.")
+            raise ValueError(f"The width of a DiT must be divisible by its heads; got width {width} and {heads} heads.")
         self.channels = channels
         self.width = width
         self.heads = heads
@@ -147,11 +146,11 @@ class DiT(nn.Module):
         prefix: int | None = None,
         cache: DiTContext | None = None,
     ) -> Tensor:
-        """One vector a token, (batch, *grid, width).
+        """One vector per token, (batch, *grid, width).
 
-        `positions`, (tokens, 3) or (batch, tokens, 3), and `prefix` are for sequences put together from several states:
-        the first `prefix` tokens see each other, the later ones what is before them. With a `cache`, which knows t and
-        the condition, x are the tokens that follow those it has.
+        `positions`, (tokens, 3) or (batch, tokens, 3), and `prefix` serve sequences of several states: the first
+        `prefix` tokens attend to each other, later ones causally. With a `cache`, which holds t and the condition, x
+        are the tokens after those in it.
         """
         require_channels(x, self.channels)
         grid = x.shape[1:-1]
@@ -171,26 +170,26 @@ class DiT(nn.Module):
         return modulate(self.out_norm(tokens), *output).unflatten(1, grid)
 
     def _decode(self, tokens: Tensor, prefix: int | None, cache: DiTContext) -> Tensor:
-        """The blocks, on tokens that follow those of the cache."""
+        """The blocks, on the tokens after those in the cache."""
         first = cache.kv_caches[0]
-        require_room(tokens, len(first.keys), first.length, first.filled)
+        require_capacity(tokens, len(first.keys), first.length, first.filled)
         seen = attention_mask(tokens.shape[1], prefix, cache.filled, tokens.device)
         for block, conditioning, kv_cache in zip(self.blocks, cache.blocks, cache.kv_caches, strict=True):
             tokens = block(tokens, conditioning, seen, kv_cache)
         return tokens
 
     def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> DiTContext:
-        """A cache for decoding: t and the condition are read here, once, and there is room for `length` tokens."""
+        """A cache for decoding `length` tokens, with t and the condition."""
         given, output = self._given(t, condition, batch)
         blocks = [cast("Block", block).context(given) for block in self.blocks]
         width = self.width // self.heads
-        room = kv_caches(len(self.blocks), batch, self.heads, length, width, self.x_in.weight)
-        return DiTContext(blocks, output, room)
+        caches = kv_caches(len(self.blocks), batch, self.heads, length, width, self.x_in.weight)
+        return DiTContext(blocks, output, caches)
 
     def _given(
         self, t: Time | None, condition: Condition | None, batch: int
     ) -> tuple[Conditioning, tuple[Tensor, Tensor]]:
-        """What all blocks are given, and the shift and scale of the output."""
+        """The inputs all blocks share, and the shift and scale of the output."""
         text = read_condition(self.condition_in, condition, batch)
         require_time(self.time, t)
         shared = self.x_in.weight.new_zeros(1, 1, 8 * self.width) if self.time is None else self.time(t)[:, None]

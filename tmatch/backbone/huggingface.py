@@ -1,4 +1,4 @@
-"""A causal language model of Hugging Face's transformers as the backbone, so that FHTM can be put into it."""
+"""A causal language model of Hugging Face transformers as the backbone of full-history variants."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tmatch.backbone.cache import require_room
+from tmatch.backbone.cache import require_capacity
 from tmatch.backbone.llama import require_causal
 from tmatch.backbone.text import position_ids, read_condition, sequence_mask
 from tmatch.condition import Condition
@@ -17,7 +17,7 @@ from tmatch.tensors import State, Time
 
 @dataclass
 class HuggingFaceCache:
-    """The model's own cache, and which places of [text, tokens] are no padding."""
+    """The model's own cache, and the padding mask of [text, tokens]."""
 
     keys: Any
     valid: Tensor  # (batch, text + tokens)
@@ -32,8 +32,8 @@ class HuggingFaceCache:
 class HuggingFaceBackbone(nn.Module):
     """h = f(x): any causal model that takes `inputs_embeds` and `past_key_values`, such as LlamaModel.
 
-    It reads [text, tokens]: tokens of `channels` numbers, and a condition `condition_width` wide, enter by a linear
-    layer each. Its embedding of words is not used, and not trained.
+    It reads [text, tokens]; one linear layer embeds tokens of `channels` numbers and another the condition. The word
+    embedding is neither used nor trained.
     """
 
     timed = False
@@ -43,11 +43,11 @@ class HuggingFaceBackbone(nn.Module):
         config: Any = getattr(model, "config", None)
         width = getattr(config, "hidden_size", None)
         if not isinstance(width, int):
-            raise ValueError(f"{type(model).__name__} is no model of transformers: it has no config.hidden_size.")
+            raise ValueError(f"{type(model).__name__} is not a transformers model: it has no config.hidden_size.")
         decoder: Any = model
         self.model: Any = decoder.get_decoder() if hasattr(model, "lm_head") else decoder
-        _require_no_look_ahead(self.model, width)
-        self.longest = _learnt_places(self.model)
+        _require_causal_model(self.model, width)
+        self.max_positions = _learned_positions(self.model)
         self.channels = channels
         self.width = width
         self.x_in = nn.Linear(channels, width)
@@ -69,7 +69,7 @@ class HuggingFaceBackbone(nn.Module):
         prefix: int | None = None,
         cache: HuggingFaceCache | None = None,
     ) -> Tensor:
-        """One vector a token, (batch, *grid, width); tokens follow each other in reading order, `positions` or not."""
+        """One vector per token, (batch, *grid, width), in raster order; `positions` are ignored."""
         require_causal(t, prefix)
         require_channels(x, self.channels)
         grid = x.shape[1:-1]
@@ -77,39 +77,39 @@ class HuggingFaceBackbone(nn.Module):
         if cache is not None:
             return self._run(tokens, cache).unflatten(1, grid)
         text = read_condition(self.condition_in, condition, len(x))
-        valid = self._line(text, len(x), tokens.shape[1])
+        valid = self._valid(text, len(x), tokens.shape[1])
         sequence = tokens if text is None else torch.cat((text.tokens, tokens), dim=1)
         h = self.model(inputs_embeds=sequence, attention_mask=valid, position_ids=position_ids(valid), use_cache=False)
         return h.last_hidden_state[:, -tokens.shape[1] :].unflatten(1, grid)
 
     def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> HuggingFaceCache:
-        """A cache for decoding: the text is read here, once, and there may be `length` tokens after it."""
+        """A cache for decoding `length` tokens after the text, which it has read."""
         with needs_extra("A Hugging Face backbone", "huggingface"):
             from transformers import DynamicCache
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
-        valid = self._line(text, batch, length)
+        valid = self._valid(text, batch, length)
         cache = HuggingFaceCache(DynamicCache(config=self.model.config), valid, valid.shape[1] - length)
         if text is not None:
             self._run(text.tokens, cache)
         return cache
 
-    def _line(self, text: Condition | None, batch: int, length: int) -> Tensor:
-        """Which places of [text, tokens] are no padding, if the model has that many."""
+    def _valid(self, text: Condition | None, batch: int, length: int) -> Tensor:
+        """The padding mask of [text, tokens]; raises if the model has too few positions."""
         valid = sequence_mask(text, batch, length, self.x_in.weight.device)
-        if self.longest is not None and valid.shape[1] > self.longest:
+        if self.max_positions is not None and valid.shape[1] > self.max_positions:
             raise ValueError(
-                f"{type(self.model).__name__} has learnt {self.longest} positions, and text and tokens take "
-                f"{valid.shape[1]}: take a model of more, or one with rotary positions."
+                f"{type(self.model).__name__} has {self.max_positions} positions, but text and tokens need "
+                f"{valid.shape[1]}; use a model with more, or with rotary positions."
             )
         return valid
 
     def _run(self, tokens: Tensor, cache: HuggingFaceCache) -> Tensor:
-        require_room(tokens, len(cache.valid), cache.valid.shape[1] - cache.text, cache.filled)
+        require_capacity(tokens, len(cache.valid), cache.valid.shape[1] - cache.text, cache.filled)
         end = cache.read + tokens.shape[1]
-        place = position_ids(cache.valid)[:, cache.read : end]
+        positions = position_ids(cache.valid)[:, cache.read : end]
         h = self.model(
-            inputs_embeds=tokens, attention_mask=cache.valid[:, :end], position_ids=place,
+            inputs_embeds=tokens, attention_mask=cache.valid[:, :end], position_ids=positions,
             past_key_values=cache.keys, use_cache=True,
         )  # fmt: skip
         cache.read = end
@@ -117,10 +117,10 @@ class HuggingFaceBackbone(nn.Module):
 
 
 @torch.no_grad()
-def _require_no_look_ahead(model: nn.Module, width: int) -> None:
-    """Refuse a model in which what comes later changes what was before, as in BERT."""
+def _require_causal_model(model: nn.Module, width: int) -> None:
+    """Raise if later tokens change earlier outputs, as in BERT."""
     own, training = next(model.parameters()), model.training
-    if own.is_meta:  # there is nothing to try
+    if own.is_meta:  # nothing to compute
         return
     first = torch.linspace(-1, 1, width, device=own.device, dtype=own.dtype)
     model.eval()
@@ -130,13 +130,11 @@ def _require_no_look_ahead(model: nn.Module, width: int) -> None:
     )
     model.train(training)
     if not torch.allclose(one, other, rtol=1e-3, atol=1e-5):
-        raise ValueError(
-            f"{type(model).__name__} is not causal: its tokens see later ones; take a decoder, such as LlamaModel."
-        )
+        raise ValueError(f"{type(model).__name__} is not causal; use a decoder, such as LlamaModel.")
 
 
-def _learnt_places(model: Any) -> int | None:  # noqa: ANN401
-    """How many positions a model has, where it has learnt a vector for each; None where they are computed."""
+def _learned_positions(model: Any) -> int | None:  # noqa: ANN401
+    """The number of positions of a model that learns an embedding of each; None if they are computed."""
     words = model.get_input_embeddings()
-    learnt = any(isinstance(part, nn.Embedding) and part is not words for part in model.modules())
-    return getattr(model.config, "max_position_embeddings", None) if learnt else None
+    learned = any(isinstance(part, nn.Embedding) and part is not words for part in model.modules())
+    return getattr(model.config, "max_position_embeddings", None) if learned else None

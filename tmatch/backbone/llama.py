@@ -1,4 +1,4 @@
-"""The language model among the backbones: text as a prefix, causal throughout, no time."""
+"""A language-model backbone: text as a prefix, causal attention, no time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from torch.nn.functional import silu
 from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import AttentionMask, SelfAttention, angles, attention_mask
-from tmatch.backbone.cache import LayerKVCache, kv_caches, require_room
+from tmatch.backbone.cache import LayerKVCache, kv_caches, require_capacity
 from tmatch.backbone.text import position_ids, read_condition, sequence_mask
 from tmatch.condition import Condition
 from tmatch.layers import RMSNorm, initialise, require_channels, upcast_residual
@@ -41,16 +41,16 @@ class LlamaBlock(nn.Module):
 
 @dataclass
 class LlamaContext:
-    """A sequence [text, tokens]: which of it is no padding, the turns of its places, and a memory while decoding."""
+    """A sequence [text, tokens]: its padding mask, its rotary positions, and KV caches while decoding."""
 
     text: int  # length of the prefix
-    valid: Tensor | None  # (batch, text + tokens), False on the text's padding; None where there is no padding
+    valid: Tensor | None  # (batch, text + tokens), False on the padding of the text; None without padding
     rotation: tuple[Tensor, Tensor]
     kv_caches: list[LayerKVCache] = field(default_factory=list)
 
     @property
     def read(self) -> int:
-        """Places of the sequence that are in memory."""
+        """Positions of the sequence in the KV caches."""
         return self.kv_caches[0].filled if self.kv_caches else 0
 
     @property
@@ -59,12 +59,12 @@ class LlamaContext:
 
 
 class Llama(nn.Module):
-    """h = f(x): a Llama-like decoder over [text, tokens], with rotary positions along that line; it reads no time.
+    """h = f(x): a Llama-like decoder over [text, tokens] with rotary positions, without time.
 
-    Padding of the text takes no place on the line, so that an image does not depend on the batch it is drawn in. With
-    `checkpointing`, training computes a block twice instead of keeping what is inside, as in the DiT.
+    Padding of the text takes no position, so that an image does not depend on its batch. `checkpointing` recomputes
+    each block in the backward pass to save memory.
 
-    The paper's is Llama(16, width=2048, depth=34, heads=16, condition_width=4096).
+    The paper uses Llama(16, width=2048, depth=34, heads=16, condition_width=4096).
     """
 
     timed = False
@@ -81,14 +81,14 @@ class Llama(nn.Module):
     ) -> None:
         super().__init__()
         if width % (2 * heads):
-            raise ValueError(f"Heads of a Llama have an even width; {width} does not divide by 2 x {heads}.")
+            raise ValueError(f"The heads of a Llama must have an even width; got width {width} and {heads} heads.")
         self.channels = channels
         self.width = width
         self.heads = heads
         self.checkpointing = checkpointing
         self.x_in = nn.Linear(channels, width)
         self.condition_in = None if condition_width is None else nn.Linear(condition_width, width)
-        hidden = -(-width // 3) * 8 if hidden is None else hidden  # a multiple of 8, which GPUs like
+        hidden = -(-width // 3) * 8 if hidden is None else hidden  # a multiple of 8, for GPU efficiency
         blocks = [LlamaBlock(width, heads, hidden) for _ in range(depth)]
         self.blocks = nn.ModuleList(blocks)
         self.out_norm = RMSNorm(width)
@@ -105,7 +105,7 @@ class Llama(nn.Module):
         prefix: int | None = None,
         cache: LlamaContext | None = None,
     ) -> Tensor:
-        """One vector a token, (batch, *grid, width); tokens follow each other in reading order, `positions` or not."""
+        """One vector per token, (batch, *grid, width), in raster order; `positions` are ignored."""
         require_causal(t, prefix)
         require_channels(x, self.channels)
         grid = x.shape[1:-1]
@@ -117,16 +117,16 @@ class Llama(nn.Module):
         return h.unflatten(1, grid)
 
     def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> LlamaContext:
-        """A cache for decoding: the text is read here, once, and there is room for `length` tokens after it."""
+        """A cache for decoding `length` tokens after the text, which it has read."""
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
         context = self._context(text, batch, length)
         valid = context.valid
         if valid is not None and not valid.is_meta and bool(valid.all()):
             context.valid = None
-        room = context.text + length
+        capacity = context.text + length
         context.kv_caches = kv_caches(
-            len(self.blocks), batch, self.heads, room, self.width // self.heads, self.x_in.weight
+            len(self.blocks), batch, self.heads, capacity, self.width // self.heads, self.x_in.weight
         )
         if text is not None:
             self._run(text.tokens, context)
@@ -140,13 +140,13 @@ class Llama(nn.Module):
         return LlamaContext(valid.shape[1] - length, None if text is None else valid, rotation)
 
     def _whole(self, text: Condition | None, tokens: Tensor) -> Tensor:
-        """All tokens in one pass, with the text's padding after them: there plain causal attention hides it."""
+        """All tokens in one pass, with the padding of the text moved to the end, where causal attention hides it."""
         if text is None:
             return self._run(tokens, self._context(None, 1, tokens.shape[1]))
         valid = sequence_mask(text, len(tokens), tokens.shape[1], tokens.device)
         order = (~valid).to(torch.uint8).argsort(dim=1, stable=True)
-        line = _at(torch.cat((text.tokens, tokens), dim=1), order)
-        h = self._run(line, self._context(None, 1, line.shape[1]))
+        sequence = _at(torch.cat((text.tokens, tokens), dim=1), order)
+        h = self._run(sequence, self._context(None, 1, sequence.shape[1]))
         return _at(h, position_ids(valid)[:, text.tokens.shape[1] :])
 
     def _run(self, tokens: Tensor, context: LlamaContext) -> Tensor:
@@ -154,15 +154,15 @@ class Llama(nn.Module):
         tokens, start, new = upcast_residual(tokens), context.read, tokens.shape[1]
         if context.kv_caches:
             first = context.kv_caches[0]
-            require_room(tokens, len(first.keys), first.length - context.text, context.filled)
+            require_capacity(tokens, len(first.keys), first.length - context.text, context.filled)
         end = start + new
         if context.valid is None:
             seen = attention_mask(new, 0, start, tokens.device)
         else:
             seen = AttentionMask(_unpadded(context.valid[:, :end], start))
         cosines, sines = (part.narrow(2, start, new) for part in context.rotation)
-        remembered: Sequence[LayerKVCache | None] = context.kv_caches or [None] * len(self.blocks)
-        for block, kv_cache in zip(self.blocks, remembered, strict=True):
+        caches: Sequence[LayerKVCache | None] = context.kv_caches or [None] * len(self.blocks)
+        for block, kv_cache in zip(self.blocks, caches, strict=True):
             if self.checkpointing and kv_cache is None and torch.is_grad_enabled():
                 tokens = checkpoint(block, tokens, seen, (cosines, sines), use_reentrant=False)
             else:
@@ -171,20 +171,20 @@ class Llama(nn.Module):
 
 
 def _at(x: Tensor, order: Tensor) -> Tensor:
-    """The vectors of x (batch, n, width) at places (batch, m); `take_along_dim` would keep an index for each number."""
+    """The vectors of x (batch, n, width) at indices (batch, m); `take_along_dim` would save a full-size index."""
     return x.gather(1, order[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def _unpadded(valid: Tensor, start: int) -> Tensor:
-    """What the tokens from `start` on see, (batch, 1, new, all): what is before them but padding, and themselves."""
-    all_places = torch.arange(valid.shape[1], device=valid.device)
-    behind = all_places[start:, None] - all_places
+    """The mask of the tokens from `start` on, (batch, 1, new, all): causal, without padding."""
+    index = torch.arange(valid.shape[1], device=valid.device)
+    behind = index[start:, None] - index
     return ((behind >= 0) & valid[:, None, None, :]) | (behind == 0)
 
 
 def require_causal(t: Time | None, prefix: int | None) -> None:
-    """Refuse what a language model cannot do."""
+    """Raise on a time or on non-causal attention."""
     if t is not None:
-        raise ValueError("A Llama reads no time; use it where the history tells the step (FHTM), or take a DiT.")
+        raise ValueError("A Llama reads no time; use it for full-history variants (FHTM), or use a DiT.")
     if prefix != 0:
-        raise ValueError("A Llama is causal throughout: no token sees a later one; for a prefix that does, take a DiT.")
+        raise ValueError("A Llama is fully causal and supports no bidirectional prefix; use a DiT.")

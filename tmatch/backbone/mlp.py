@@ -12,7 +12,7 @@ from tmatch.tensors import State, Time
 
 
 class MLP(nn.Module):
-    """h = f_t(x_t) by an MLP that reads the whole state at once: for points, not for images."""
+    """h = f_t(x_t) by an MLP on the whole state: for points, not for images."""
 
     def __init__(self, grid: Sequence[int], channels: int, width: int = 128, depth: int = 3) -> None:
         super().__init__()
@@ -26,9 +26,9 @@ class MLP(nn.Module):
         self.out = nn.Linear(width, tokens * width)
 
     def forward(self, x: State, t: Time, condition: Condition | None = None) -> Tensor:
-        """One vector a token, (batch, *grid, width)."""
+        """One vector per token, (batch, *grid, width)."""
         if condition is not None:
-            raise ValueError("The MLP backbone takes no condition; use DiT, or a network of your own.")
+            raise ValueError("The MLP backbone takes no condition; use a DiT.")
         if tuple(x.shape[1:]) != (*self.grid, self.channels):
             raise ValueError(f"This MLP reads states {(*self.grid, self.channels)}; got {tuple(x.shape[1:])}.")
         h = self.x_in(x.flatten(1).to(self.x_in.weight.dtype)) + self.t_in(t)

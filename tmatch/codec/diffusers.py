@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tmatch.codec.patch import require_images
 from tmatch.extras import needs_extra
-from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, first_line, require_there, unavailable
+from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, first_line, require_path, unavailable
 
 
 class PretrainedAutoencoder(nn.Module):
@@ -105,7 +105,7 @@ def load_autoencoder(
     dtype = ENCODER_DTYPES[precision]
     if _part(name, "encoder").is_file():
         return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name, precision)
-    require_there("an autoencoder", name)
+    require_path("an autoencoder", name)
     kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny, "VQModel": VQModel}
     try:
         kind = AutoencoderKL.load_config(name, **hub.arguments()).get("_class_name")

@@ -14,6 +14,7 @@ from tmatch.codec.codec import Codec
 from tmatch.codec.codes import CodeAutoencoder
 from tmatch.config import Config
 from tmatch.hub import fingerprint
+from tmatch.rng import seeded_init
 
 WEIGHTS, SETTINGS = "autoencoder.safetensors", "recipe.json"
 
@@ -41,7 +42,8 @@ SHIPPED = {"shapes": AutoencoderConfig(), "shapes-codes": AutoencoderConfig(chan
 
 def load_autoencoder_file(path: Path, config: AutoencoderConfig) -> Autoencoder | CodeAutoencoder:
     """An autoencoder from the weights that a run wrote."""
-    autoencoder, tensors = config.build(), load_file(path)
+    with seeded_init(0):  # leaves the global generator alone
+        autoencoder, tensors = config.build(), load_file(path)
     levels = tensors.get("quantiser.levels")
     if (() if levels is None else tuple(levels.tolist())) != config.levels:
         raise ValueError(

@@ -35,9 +35,7 @@ def require_text(inputs: Sequence[Any]) -> None:
     """Reject inputs that are not captions, such as class labels."""
     for given in inputs:
         if not isinstance(given, str):
-            raise ValueError(
-                f"This model is conditioned on text; got {given!r}. Pass captions, or use ClassLabels for labels."
-            )
+            raise ValueError(f"A prompt or caption must be a string; got {given!r}. For class labels, use ClassLabels.")
 
 
 def shortened(text: str, length: int = 60) -> str:

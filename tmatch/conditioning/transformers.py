@@ -11,7 +11,7 @@ from torch import nn
 from tmatch.condition import Condition
 from tmatch.conditioning.base import Conditioner, require_text, shortened
 from tmatch.extras import needs_extra
-from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, first_line, require_there, unavailable
+from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, first_line, require_path, unavailable
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -82,7 +82,7 @@ def load_text_encoder(
             AutoTokenizer,
             CLIPTextModel,
         )
-    require_there("a text encoder", name)
+    require_path("a text encoder", name)
     if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
         raise ValueError(f"{name} has no tokenizer; the folder must hold one of {', '.join(TOKENIZERS)}.")
     how = {"trust_remote_code": False, **hub.arguments()}

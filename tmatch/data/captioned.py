@@ -20,6 +20,10 @@ class CaptionedImages(ABC):
     def load(self, indices: Sequence[int]) -> Tensor:
         """The images with these indices, (n, 3, height, width) in [0, 1]."""
 
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest that changes when an image changes, for the cache of encoded images."""
+
     def batches(self, size: int = BATCH_SIZE) -> Iterator[Tensor]:
         """All images in order, in batches of `size`."""
         for start in range(0, len(self), size):

@@ -25,7 +25,7 @@ def encode_dataset(
     """The states of all images, on `device`.
 
     With `cache`, rank 0 stores them as `cache/<fingerprint>.safetensors`, and the next call reads that file instead of
-    encoding again; the fingerprint identifies the images and the codec.
+    encoding again; the fingerprint identifies the codec and the images (`images.fingerprint()`).
     """
     file = None if cache is None else cache / f"{fingerprint}.safetensors"
     if file is not None and (states := _read(file, len(images))) is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from tmatch.data.captioned import CaptionedImages
 from tmatch.data.images import load_image
 from tmatch.data.sources.files import FileSource, open_folder
-from tmatch.data.sources.source import Unusable
+from tmatch.data.sources.source import Unusable, row_digest
 
 
 class FolderImages(CaptionedImages):
@@ -18,7 +18,7 @@ class FolderImages(CaptionedImages):
     def __init__(
         self, folder: Path, size: int, *, held_out: bool = False, fold: int = 20, limit: int | None = None
     ) -> None:
-        rows = _rows(folder)
+        rows = _checked_rows(folder)
         if len(rows) < 2:
             raise ValueError(f"{folder} has {len(rows)} images; at least two are needed, since one is held out.")
         every = min(fold, len(rows))
@@ -30,8 +30,12 @@ class FolderImages(CaptionedImages):
     def load(self, indices: Sequence[int]) -> Tensor:
         return torch.stack([load_image(self.files[k], self.size) for k in indices])
 
+    def fingerprint(self) -> str:
+        stats = ((file, file.stat()) for file in self.files)
+        return row_digest([self.size, *((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats)])
 
-def _rows(folder: Path) -> list[tuple[Path, str]]:
+
+def _checked_rows(folder: Path) -> list[tuple[Path, str]]:
     """The file and the caption of every image; an error counts unusable rows and shows the first."""
     source, rows, bad = open_folder(folder), [], []
     for index in range(len(source)):

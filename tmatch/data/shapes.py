@@ -1,5 +1,6 @@
 """`shapes`: captioned images of coloured shapes that test the six skills of GenEval; a function of (seed, index)."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -220,3 +221,6 @@ class ShapeImages(CaptionedImages):
 
     def load(self, indices: Sequence[int]) -> Tensor:
         return self.shapes.scenes([self.index[k] for k in indices]).render()
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(repr((self.shapes, self.index)).encode()).hexdigest()

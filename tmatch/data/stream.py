@@ -47,7 +47,7 @@ class Batch:
         return replace(self, latents=self.latents.pin_memory(), text=self.text.pin_memory())
 
 
-class Order:
+class SampleOrder:
     """The order of samples in an infinite stream, as a function of the seed.
 
     Each epoch contains every sample once: it permutes the shards, and then the samples within each `window` of
@@ -117,7 +117,7 @@ class Stream:
             sizes.setdefault(shard.size, []).append(number)
         self.groups = [sizes[size] for size in sorted(sizes)]
         counts = [[shards.manifest.shards[number].samples for number in group] for group in self.groups]
-        self.orders = [Order(count, seed, window) for count in counts]
+        self.orders = [SampleOrder(count, seed, window) for count in counts]
         self._blocks: list[tuple[list[int], list[int]]] = []
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Keys:
+class StepParts:
     """An infinite sequence of (step, part): this process's parts of a step, then of the next step."""
 
     step: int
@@ -199,7 +199,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Parts(Dataset[Batch | ValueError]):
+class BatchParts(Dataset[Batch | ValueError]):
     """Parts of batches by (step, part), for the workers of a `DataLoader`; each worker opens the shards itself."""
 
     folders: tuple[Path, ...]
@@ -227,7 +227,7 @@ class Parts(Dataset[Batch | ValueError]):
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "stream"}
 
-    def ahead(self, keys: Keys, workers: int = 0, pinned: bool = False) -> Iterator[Batch]:
+    def prefetch(self, keys: StepParts, workers: int = 0, pinned: bool = False) -> Iterator[Batch]:
         """The batches of some keys, prefetched by `workers` processes, optionally into pinned memory."""
         loader = DataLoader(
             self, batch_size=None, sampler=keys, num_workers=workers, pin_memory=pinned, worker_init_fn=_ignore_signals
@@ -288,9 +288,9 @@ class StreamedStates(BatchSource):
         on_gpu = torch.device(self.device).type == "cuda"
         if self._next != (step, part, size, parts):  # the first batch, or out of order
             mine = range(parts * self.rank // self.world, parts * (self.rank + 1) // self.world)
-            keys = Keys(step, mine, part)
-            source = Parts(self.folders, size, parts, self.seed, self.window, self.among)
-            self._reader = zip(islice(keys, 1, None), source.ahead(keys, self.workers, on_gpu), strict=False)
+            keys = StepParts(step, mine, part)
+            source = BatchParts(self.folders, size, parts, self.seed, self.window, self.among)
+            self._reader = zip(islice(keys, 1, None), source.prefetch(keys, self.workers, on_gpu), strict=False)
         following, batch = next(self._reader)
         self._next = (*following, size, parts)
         latents, text = (one.to(self.device, non_blocking=on_gpu).float() for one in (batch.latents, batch.text))

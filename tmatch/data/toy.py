@@ -47,4 +47,4 @@ TOYS: dict[str, Callable[[RandomStreams], Tensor]] = {
     "rings": rings,
     "corners": corners,
 }
-"""Each draws one point of the plane, (batch, 2), for each stream of the noise."""
+"""Each maps random streams to points, (batch, 2)."""

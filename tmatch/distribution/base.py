@@ -1,4 +1,4 @@
-"""The law of a token given the backbone's output: continuous (`Flow`) or a code (`Categorical`)."""
+"""The interface of a token distribution: a loss, and a sample as a function of noise."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -6,39 +6,39 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from tmatch.guidance import Branches
-from tmatch.head import TimeCache
+from tmatch.head import Head, TimeCache
 from tmatch.rng import RandomStreams
 from tmatch.sampling import SamplingParams
 from tmatch.tensors import Time
 
 
 def require_contexts(h: Tensor, b: Tensor) -> None:
-    """Refuse what is not one vector h for each token B, before broadcasting makes something of it."""
+    """Raise unless there is one vector h per token B, which broadcasting would hide."""
     if h.shape[:-1] != b.shape[:-1]:
         raise ValueError(
-            f"The backbone gives vectors for {tuple(h.shape[:-1])} tokens (batch, *grid), and there are "
-            f"{tuple(b.shape[:-1])}: it is to give one for each."
+            f"The backbone returned vectors for {tuple(h.shape[:-1])} tokens, but the state has {tuple(b.shape[:-1])}; "
+            "a backbone returns one vector per token."
         )
 
 
 class TokenDistribution(nn.Module, ABC):
-    """p(B | h) for a token B: every kernel that draws tokens from a backbone's output rests on one."""
+    """p(B | h) for tokens B (B, N, channels) given the backbone's output h (B, N, width)."""
 
     continuous: ClassVar[bool] = True
-    """Whether noise is a token too, if not a likely one."""
+    """Whether Gaussian noise is a valid token."""
     channels: int
     """Numbers in a token."""
-    head: nn.Module | None
-    """The network called at every solver step, where there is one."""
+    head: Head | None
+    """The network that each solver step evaluates, if any."""
 
     def require(self, b: Tensor) -> None:
-        """Refuse data that this law is not one of."""
+        """Raise if `b` is not data of this distribution."""
         self.require_width(b)
 
     def require_width(self, b: Tensor) -> None:
-        """Refuse tokens (..., channels) of another width."""
+        """Raise unless tokens (..., channels) have the right width."""
         if b.shape[-1] != self.channels:
-            raise ValueError(f"This model draws {self.channels} numbers a token, and here tokens have {b.shape[-1]}.")
+            raise ValueError(f"This model has {self.channels} channels per token, but the state has {b.shape[-1]}.")
 
     def embed(self, b: Tensor) -> Tensor:
         """Tokens as the backbone reads them."""
@@ -46,26 +46,33 @@ class TokenDistribution(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, b: Tensor, h: Tensor, t: Time | None, rng: RandomStreams) -> Tensor:
-        """What to descend on, one value a token, (batch, *tokens)."""
+        """The training loss of each token, (B, N)."""
 
     @abstractmethod
-    def start(self, rng: RandomStreams, *tokens: int) -> Tensor:
-        """The random numbers that tokens are drawn with, (batch, *tokens, ...): those of many may be made at once."""
+    def base_noise(self, rng: RandomStreams, tokens: int) -> Tensor:
+        """The random numbers that `forward` turns into tokens, (B, N, ...)."""
 
     @abstractmethod
     def forward(
         self,
-        start: Tensor,
+        noise: Tensor,
         h: Tensor,
         t: Time | None,
         params: SamplingParams,
         branches: Branches,
-        time_cache: TimeCache | None = None,
+        cache: TimeCache | None = None,
     ) -> Tensor:
-        """B ~ p(. | h); h and t hold every branch of the guidance, the clock what tokens at one t have in common."""
+        """B ~ p(. | h), (B, N, channels); h and t hold every branch of the guidance, stacked along the batch.
+
+        Kernels that sample token after token at one t pass a `cache` for what does not depend on the token.
+        """
+
+    @abstractmethod
+    def nfe(self, params: SamplingParams) -> int | None:
+        """Head evaluations per call of `forward`; None if the solver is adaptive and they have to be counted."""
 
     def sample(
         self, h: Tensor, t: Time | None, rng: RandomStreams, params: SamplingParams, branches: Branches
     ) -> Tensor:
-        """B ~ p(. | h), all tokens of h at once."""
-        return self(self.start(rng, *h.shape[1:-1]), h, t, params, branches)
+        """B ~ p(. | h), all tokens of h (B, N, width) at once."""
+        return self(self.base_noise(rng, h.shape[1]), h, t, params, branches)

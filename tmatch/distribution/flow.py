@@ -16,8 +16,7 @@ from tmatch.times import Density, Uniform
 class Flow(TokenDistribution):
     """p(B | h) by flow matching: B_s = (1 - s) B_0 + s B, dB_s/ds = g_{s,t}(B_s, h) (Eqs. 8 and 9).
 
-    Every kernel that draws continuous tokens rests on this pair of functions. A token is drawn by itself; in
-    training each gets `samples_per_token` pairs of its own (s, B_0).
+    In training each token gets `samples_per_token` pairs (s, B_0); with a joint head, all tokens of an image share s.
     """
 
     head: Head
@@ -26,37 +25,40 @@ class Flow(TokenDistribution):
         super().__init__()
         self.head = head
         self.channels = head.channels
-        self.samples_per_token = positive_int("The number of draws a token", samples_per_token)
+        self.samples_per_token = positive_int("samples_per_token", samples_per_token)
         self.density = density
 
     def loss(self, b: Tensor, h: Tensor, t: Time | None, rng: RandomStreams) -> Tensor:
-        """|g_{s,t}(B_s, h) - (B - B_0)|^2 for each token, (batch, *tokens)."""
+        """|g_{s,t}(B_s, h) - (B - B_0)|^2 for each token."""
         self.require_width(b)
         require_contexts(h, b)
-        b, h = b.unsqueeze(1), h.unsqueeze(1)  # (batch, draws, *tokens, channels)
+        b, h = b.unsqueeze(1), h.unsqueeze(1)  # (B, S, N, C)
         b_0 = rng.normal(self.samples_per_token, *b.shape[2:])
-        s = self.density.sample(rng, self.samples_per_token, *b.shape[2:-1])
-        token_fraction = expand_like(s, b).to(b.dtype)
-        b_s = (1 - token_fraction) * b_0 + token_fraction * b
+        s = self.density.sample(rng, self.samples_per_token, *(() if self.head.joint else b.shape[2:-1]))
+        w = expand_like(s, b).to(b.dtype)
+        b_s = (1 - w) * b_0 + w * b
         u = self.head(b_s, s, self.head.prepare(h, t))
         return (u - (b - b_0)).square().mean(-1).mean(1)
 
-    def start(self, rng: RandomStreams, *tokens: int) -> Tensor:
+    def base_noise(self, rng: RandomStreams, tokens: int) -> Tensor:
         """B_0 ~ N(0, I)."""
-        return rng.normal(*tokens, self.head.channels)
+        return rng.normal(tokens, self.channels)
 
     def forward(
         self,
-        b_0: Tensor,
+        noise: Tensor,
         h: Tensor,
         t: Time | None,
         params: SamplingParams,
         branches: Branches,
-        time_cache: TimeCache | None = None,
+        cache: TimeCache | None = None,
     ) -> Tensor:
         """B from B_0, along the guided velocity."""
-        solver = params.solver
-        fixed = isinstance(solver, FixedStep)  # an adaptive one comes to other times at every token
-        keeps = fixed and not torch.compiler.is_compiling()  # compiled, what the times say is constant anyway
-        context = self.head.prepare(h, t, time_cache if keeps else None)
-        return solver.solve(branches.guide(lambda s, b_s: self.head(b_s, s, context)), b_0)
+        # An adaptive solver visits other times for every token; a compiler folds the time features into constants.
+        cached = isinstance(params.solver, FixedStep) and not torch.compiler.is_compiling()
+        context = self.head.prepare(h.unsqueeze(1), t, cache if cached else None)
+        velocity = branches.guide(lambda s, b_s: self.head(b_s, s, context))
+        return params.solver.solve(velocity, noise.unsqueeze(1)).squeeze(1)
+
+    def nfe(self, params: SamplingParams) -> int | None:
+        return params.solver.calls if isinstance(params.solver, FixedStep) else None

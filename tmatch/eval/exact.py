@@ -122,8 +122,8 @@ class PosteriorKernel(Kernel):
     """
 
     def __init__(self, exact: ExactMean, per_token: bool = False) -> None:
-        super().__init__()
-        self.backbone: ExactMean = exact
+        super().__init__(exact)
+        self.backbone: ExactMean
         self.per_token = per_token
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
@@ -138,7 +138,14 @@ class PosteriorKernel(Kernel):
         return (self.backbone(x_t, t) - y).square().flatten(1).mean(1)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+        self,
+        x_t: State,
+        t: Time,
+        t_next: Time,
+        condition: Condition | None,
+        rng: RandomStreams,
+        params: SamplingParams,
+        callback: object = None,
     ) -> State:
         posterior = self.backbone.posterior(x_t, t)
         if not self.per_token:

@@ -12,19 +12,18 @@ from rich.progress import Progress
 from torch import nn
 
 from tmatch.condition import Condition
-from tmatch.distribution import Flow
 from tmatch.kernel import Kernel
 from tmatch.model import Model
 from tmatch.rng import RandomStreams
-from tmatch.sampling import SamplingParams, Snapshot
-from tmatch.solver import FixedStep, Solver
+from tmatch.sampler import Sampler
+from tmatch.sampling import Callback, SamplingParams, Snapshot
 from tmatch.tensors import Precision, State, autocast_kind, matmul_precision, positive_int
 from tmatch.times import Steps, time_grid
 
 
 @dataclass
 class Evaluations:
-    """How often the networks were called for one image; a guided call evaluates both branches at once."""
+    """Network evaluations per image; a guided evaluation computes both branches and counts as one."""
 
     backbone: int = 0
     head: int = 0
@@ -32,7 +31,7 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Generation:
-    """Samples, one a seed, and what they took; `path` is there on request."""
+    """Samples, one per seed, with their cost, and their `path` on request."""
 
     x: State
     evaluations: Evaluations
@@ -41,25 +40,24 @@ class Generation:
 
 
 @contextmanager
-def counting(kernel: Kernel, solver: Solver) -> Iterator[Evaluations]:
-    """Counts the calls of a kernel's networks that this thread makes.
+def counting(kernel: Kernel, params: SamplingParams) -> Iterator[Evaluations]:
+    """Count the network evaluations that this thread makes.
 
-    Those of a head by the solves where each takes a known number, for inside a compiled one no call can be seen.
+    Head evaluations follow from the calls of the distribution where each makes a known number, since calls inside a
+    compiled function are invisible.
     """
     count, thread = Evaluations(), threading.get_ident()
 
-    def bump(name: str, calls: int) -> None:
+    def add(name: str, calls: int) -> None:
         if threading.get_ident() == thread:
             setattr(count, name, getattr(count, name) + calls)
 
     networks: list[tuple[str, nn.Module, int]] = [("backbone", kernel.backbone, 1)]
-    flows = [part for part in kernel.modules() if isinstance(part, Flow)]
-    if flows and isinstance(solver, FixedStep):
-        networks += [("head", flow, solver.calls) for flow in flows]
-    elif kernel.head is not None:
-        networks.append(("head", kernel.head, 1))
+    if kernel.distribution is not None and kernel.head is not None:
+        nfe = kernel.distribution.nfe(params)
+        networks.append(("head", kernel.head, 1) if nfe is None else ("head", kernel.distribution, nfe))
     hooks = [
-        network.register_forward_hook(lambda *_, name=name, calls=calls: bump(name, calls))
+        network.register_forward_hook(lambda *_, name=name, calls=calls: add(name, calls))
         for name, network, calls in networks
     ]
     try:
@@ -71,22 +69,22 @@ def counting(kernel: Kernel, solver: Solver) -> Iterator[Evaluations]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and the like, which would draw from a global generator; each part is then as it was."""
-    training = [part for part in model.modules() if part.training]
+    """Put the model in eval mode, then restore the mode of each submodule."""
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        for part in training:
-            part.training = True
+        for module in training:
+            module.training = True
 
 
 @contextmanager
 def sampling_precision(precision: Precision, model: nn.Module, device: torch.device) -> Iterator[None]:
-    """`matmul_precision`, casting each weight once: autocast caches only the copies of weights that require gradients."""
-    cast = [weight for weight in model.parameters() if weight.is_floating_point() and not weight.is_inference()]
+    """`matmul_precision` that casts each weight once: autocast caches casts only of weights that require gradients."""
+    weights = [weight for weight in model.parameters() if weight.is_floating_point() and not weight.is_inference()]
     coarse = precision == "bfloat16" or torch.is_autocast_enabled(autocast_kind(device))
-    frozen = [weight for weight in cast if coarse and not weight.requires_grad]
+    frozen = [weight for weight in weights if coarse and not weight.requires_grad]
     try:
         for weight in frozen:
             weight.requires_grad_()
@@ -105,68 +103,74 @@ def generate(
     *,
     steps: Steps | None = None,
     params: SamplingParams = SamplingParams(),
+    sampler: Sampler = Sampler(),
+    callback: Callback | None = None,
     batch_size: int = 64,
     progress: bool = False,
     keep_path: bool = False,
     precision: Precision = "float32",
 ) -> Generation:
-    """One sample of `shape` (*grid, channels) for each seed: in float32 the same one whatever the batch size.
+    """One sample of `shape` (*grid, channels) per seed, in float32 independent of the batch size.
 
-    `precision` is that of matrix products, and the states are float32 in each. The coarser ones round differently in
-    batches of another size.
+    `precision` applies to matrix products; states stay in float32. Lower precisions round differently in batches of
+    different sizes.
     """
     _require(seeds, steps)
     condition = None if condition is None else condition.repeated(len(seeds))
-    batches = [slice(i, i + batch_size) for i in range(0, len(seeds), positive_int("The batch size", batch_size))]
+    batches = [slice(i, i + batch_size) for i in range(0, len(seeds), positive_int("batch_size", batch_size))]
     weight = next(model.kernel.parameters(), torch.empty(0))
-    dtype = torch.promote_types(weight.dtype, torch.float32)  # a coarser state would lose the small steps
-    watched = progress or keep_path or params.observe is not None
+    dtype = torch.promote_types(weight.dtype, torch.float32)  # a coarser state would lose small steps
+    watched = progress or keep_path or callback is not None
     started = time.perf_counter()
     results: list[Generation] = []
     bar = Progress(console=Console(stderr=True), disable=not progress, transient=True)
     with bar, sampling_precision(precision, model, weight.device):
-        task = bar.add_task("sampling", total=model.transitions(steps) * len(batches))
+        task = bar.add_task("sampling", total=model.transitions(steps, sampler) * len(batches))
         for images in batches:
             rng = RandomStreams(seeds[images], weight.device, dtype)
             given = None if condition is None else condition[images]
             path: list[Snapshot] = []
 
-            def observe(fixed_time: Snapshot, path: list[Snapshot] = path) -> None:
-                bar.advance(task, fixed_time.kind == "transition")
+            def observe(snapshot: Snapshot, path: list[Snapshot] = path) -> None:
+                bar.advance(task, snapshot.kind == "transition")
                 if keep_path:
-                    path.append(fixed_time)
-                params.report(fixed_time)
+                    path.append(snapshot)
+                if callback is not None:
+                    callback(snapshot)
 
-            how = replace(params, guidance=params.guidance.of(images, len(seeds)), observe=observe if watched else None)
-            with counting(model.kernel, how.solver) as evaluations, evaluating(model):
-                x = model.sample(shape, rng, given, steps, how)
+            options = replace(params, guidance=params.guidance.of(images, len(seeds)))
+            seen = observe if watched else None
+            with counting(model.kernel, options) as evaluations, evaluating(model):
+                x = model.sample(shape, rng, given, steps, options, sampler=sampler, callback=seen)
             results.append(Generation(x, evaluations, 0.0, path))
-    return _joined(results, time.perf_counter() - started)
+    return _concatenate(results, time.perf_counter() - started)
 
 
 def _require(seeds: Sequence[int], steps: Steps | None) -> None:
-    """Refuse what gives no samples."""
-    if len(seeds) == 0:
-        raise ValueError("Give at least one seed: there is one sample for each.")
-    if steps is not None and time_grid(steps)[-1] != 1:
+    if isinstance(seeds, int | torch.Generator):
         raise ValueError(
-            "Samples are states at t = 1: let the times end there, or use `model.sample` for a part of the way."
+            f"seeds must be a list of integers, one per image, not {seeds!r}; pass range(4) for four images. Each seed "
+            "determines its image, so no torch.Generator is needed."
         )
+    if len(seeds) == 0:
+        raise ValueError("seeds is empty; pass one seed per image.")
+    if steps is not None and time_grid(steps)[-1] != 1:
+        raise ValueError("The times must end at t = 1 to give samples; use model.sample to stop earlier.")
 
 
-def _joined(batches: list[Generation], seconds: float) -> Generation:
+def _concatenate(batches: list[Generation], seconds: float) -> Generation:
     def cat(states: Sequence[State | None]) -> State | None:
         given = [x for x in states if x is not None]
         return torch.cat(given) if given else None
 
     path = [
         replace(
-            moments[0],
-            x_t=torch.cat([m.x_t for m in moments]),
-            estimate=cat([m.estimate for m in moments]),
-            known=cat([m.known for m in moments]),
+            snapshots[0],
+            x_t=torch.cat([s.x_t for s in snapshots]),
+            estimate=cat([s.estimate for s in snapshots]),
+            known=cat([s.known for s in snapshots]),
         )
-        for moments in zip(*(batch.path for batch in batches), strict=True)
+        for snapshots in zip(*(batch.path for batch in batches), strict=True)
     ]
     counts = [batch.evaluations for batch in batches]
     evaluations = Evaluations(max(c.backbone for c in counts), max(c.head for c in counts))

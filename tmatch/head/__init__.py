@@ -1,6 +1,12 @@
-"""The small network g that turns a backbone's output into a distribution over tokens."""
+"""The small network g that turns the backbone's output into a distribution over tokens.
+
+To add a head, write a subclass of `Head` in a file of its own and add a row to `HEADS`; `HeadConfig(kind=...)` and the
+command line then find it by name.
+"""
 
 from tmatch.head.base import Head, TimeCache
 from tmatch.head.flow import FlowHead, HeadContext
 
-__all__ = ["FlowHead", "Head", "HeadContext", "TimeCache"]
+HEADS: dict[str, type[Head]] = {"mlp": FlowHead}
+
+__all__ = ["HEADS", "FlowHead", "Head", "HeadContext", "TimeCache"]

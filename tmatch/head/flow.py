@@ -1,4 +1,4 @@
-"""The flow head g: a small network that draws each token given the backbone's output for it."""
+"""The flow head of the paper: an MLP on each token."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from tmatch.tensors import Time, expand_like
 
 @dataclass(frozen=True)
 class HeadContext:
-    """All that the head knows besides y_s and s; it is the same at every solver step."""
+    """What the head knows besides y_s and s: the same at every solver step."""
 
-    h: Tensor  # (..., width)
-    time: Tensor | None  # (..., width)
-    modulations: list[Tensor]  # one a block, (..., 3 width)
-    time_cache: TimeCache | None = None
+    h: Tensor  # (B, 1, N, width)
+    time: Tensor | None  # (B, 1, 1, width)
+    modulations: list[Tensor]  # one per block, (B, 1, N, 3 width)
+    cache: TimeCache | None = None
 
 
 class HeadBlock(nn.Module):
@@ -34,11 +34,11 @@ class HeadBlock(nn.Module):
 
 
 class FlowHead(Head):
-    """u_s(y | h) = g_{s,t}(y, h): an MLP on each token by itself, with AdaLN (Eq. 13).
+    """u_s(y | h) = g_{s,t}(y, h): an MLP on each token separately, with AdaLN (Eq. 13).
 
-    Each block is modulated by a linear of h, its own, plus one of (s, t), shared between blocks. Only the second
-    depends on s, so `prepare` computes the first once a transition and the solver's loop is left with the MLP.
-    A head that is not `timed` takes no t, for kernels whose context tells the step.
+    Each block adds its own linear function of h to one of (s, t) that all blocks share. Only the second depends on s,
+    so `prepare` computes the first once per transition and the solver's loop runs the MLP alone. A head that is not
+    `timed` takes no t, for kernels whose context determines the step.
     """
 
     def __init__(
@@ -59,33 +59,31 @@ class FlowHead(Head):
         self.out = nn.Linear(width, channels)
         initialise(self, self.time_modulation, self.out_modulation, self.out, *h_modulations)
 
-    def prepare(self, h: Tensor, t: Time | None, time_cache: TimeCache | None = None) -> HeadContext:
-        """What does not depend on s: h (batch, ..., context_width) and t (batch,), once a transition."""
+    def prepare(self, h: Tensor, t: Time | None, cache: TimeCache | None = None) -> HeadContext:
         require_time(self.t_in, t)
         h = self.h_in(h.to(self.h_in.weight.dtype))
         signal = silu(h)
         modulations = [linear(signal) for linear in self.h_modulations]
         time = None if self.t_in is None or t is None else self.t_in(expand_like(t, h[..., 0]))
-        return HeadContext(h, time, modulations, time_cache)
+        return HeadContext(h, time, modulations, cache)
 
-    def forward(self, y_s: Tensor, s: Time, context: HeadContext) -> Tensor:
-        """The velocity at (s, y_s): s is one number for all tokens, or one for each."""
+    def forward(self, y: Tensor, s: Time, context: HeadContext, r: Time | None = None) -> Tensor:
         shared, shift, scale = self._time_modulation(s, context)
-        x = self.y_in(y_s.to(context.h.dtype)) + context.h
+        x = self.y_in(y.to(context.h.dtype)) + context.h
         for block, modulation in zip(self.blocks, context.modulations, strict=True):
             x = block(x, modulation + shared)
         velocity = self.out(modulate(self.norm(x), shift, scale))
-        return velocity.to(y_s.dtype)
+        return velocity.to(y.dtype)
 
     def _time_modulation(self, s: Time, context: HeadContext) -> tuple[Tensor, Tensor, Tensor]:
-        """What the time alone says: to the blocks, and to the output. It is looked up where the clock has it."""
-        key = None if context.time_cache is None or s.ndim else float(s)
-        if context.time_cache is not None and key in context.time_cache:
-            return context.time_cache[key]
+        """The part of the modulation that depends on time alone: for the blocks, and shift and scale of the output."""
+        key = None if context.cache is None or s.ndim else float(s)
+        if context.cache is not None and key in context.cache:
+            return context.cache[key]
         time = silu(self.s_in(s) if context.time is None else self.s_in(s) + context.time)
         shared, (shift, scale) = self.time_modulation(time), self.out_modulation(time).chunk(2, dim=-1)
-        shared.narrow(-1, shift.shape[-1], shift.shape[-1]).add_(1)  # to the scale, here and not in every block
-        fixed_time = (shared, shift, 1 + scale)
-        if context.time_cache is not None and key is not None:
-            context.time_cache[key] = fixed_time
-        return fixed_time
+        shared.narrow(-1, shift.shape[-1], shift.shape[-1]).add_(1)  # the scale, here once and not in every block
+        modulation = (shared, shift, 1 + scale)
+        if context.cache is not None and key is not None:
+            context.cache[key] = modulation
+        return modulation

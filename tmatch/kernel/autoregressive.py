@@ -1,4 +1,4 @@
-"""Tokens one after the other, with a cache: ARTM and AR, and over the whole history FHTM."""
+"""Token after token, with a KV cache: ARTM and AR, and over the full history FHTM."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -14,69 +14,73 @@ from tmatch.backbone import SequenceBackbone
 from tmatch.condition import Condition
 from tmatch.distribution.base import TokenDistribution
 from tmatch.head import TimeCache
-from tmatch.kernel.base import Kernel, require_independent
+from tmatch.kernel.base import Kernel, reject_joint, require_independent
 from tmatch.layers import grid_positions
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
 from tmatch.rng import RandomStreams
-from tmatch.sampling import SamplingParams, Snapshot, intermediates, progress
+from tmatch.sampling import Callback, SamplingParams, Snapshot, intermediates, interpolate_time
 from tmatch.tensors import State, Time, autocast_kind
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """What stands before the tokens to draw, (batch, m, channels) at (m, 3); the first `prefix` see each other."""
+    """The tokens before those to sample, (batch, m, channels) at (m, 3); the first `bidirectional` see each other."""
 
     tokens: Tensor
     positions: Tensor
-    prefix: int
+    bidirectional: int
 
 
 class Autoregressive(Kernel):
-    """Y^i | (t, X_t, Y^{<i}), token after token in reading order (Eq. 16): ARTM's kernel, and AR's where T = 1.
+    """Y^i | (t, X_t, Y^{<i}), token after token in raster order (Eq. 16): ARTM's kernel, and AR's with T = 1.
 
-    The backbone reads [X_t, Y]: X_t sees all of itself, Y what is before it, and the output at one token is what the
-    next is drawn from; so the last of X_t tells the first of Y. `dependent` allows, for an ablation, the process that
-    keeps one X_0, on which such a kernel learns to read X_{t+1} off X_t.
+    The backbone reads [X_t, Y]: X_t sees all of itself, Y sees what is before it, and the output at one token is the
+    context of the next; so the last token of X_t gives the context of the first of Y. `dependent` allows, for an
+    ablation, the process that keeps one X_0, on which such a kernel learns to read X_{t+1} off X_t.
     """
 
+    distribution: TokenDistribution
+
     def __init__(self, backbone: nn.Module, distribution: TokenDistribution, dependent: bool = False) -> None:
-        super().__init__()
+        super().__init__(backbone, distribution)
+        reject_joint(type(self).__name__, distribution)
         if not hasattr(backbone, "init_cache"):
             raise ValueError(
-                f"{type(backbone).__name__} has no cache to draw tokens one after the other with; take DiT or Llama, "
-                "or give it the `init_cache` of tmatch.backbone.SequenceBackbone."
+                f"{type(backbone).__name__} has no KV cache, which sampling token after token needs; use DiT or Llama, "
+                "or implement `init_cache` of tmatch.backbone.SequenceBackbone."
             )
-        self.backbone = backbone
-        self.distribution = distribution
         self.dependent = dependent
 
-    @property
-    def head(self) -> nn.Module | None:
-        return self.distribution.head
-
-    def opening(self, x_t: State) -> Prefix:
+    def prefix(self, x_t: State) -> Prefix:
         """X_t."""
         positions = grid_positions(x_t.shape[1:-1], step=0, device=x_t.device)
-        return Prefix(x_t.flatten(1, -2), positions, prefix=len(positions))
+        return Prefix(x_t.flatten(1, -2), positions, bidirectional=len(positions))
 
     def contexts(self, y: State, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
         """h^i for every token of Y from those before it, in one pass: teacher forcing."""
-        opening, tokens = self.opening(x_t), self.distribution.embed(y.flatten(1, -2))
+        prefix, tokens = self.prefix(x_t), self.distribution.embed(y.flatten(1, -2))
         states = tokens.shape[1] // prod(x_t.shape[1:-1])
-        positions = torch.cat((opening.positions, _positions(x_t, states)))
-        sequence = torch.cat((opening.tokens, tokens[:, :-1]), dim=1)
-        h = self.backbone(sequence, t, condition, positions=positions[:-1], prefix=opening.prefix)
-        return h[:, opening.tokens.shape[1] - 1 :]
+        positions = torch.cat((prefix.positions, _positions(x_t, states)))
+        sequence = torch.cat((prefix.tokens, tokens[:, :-1]), dim=1)
+        h = self.backbone(sequence, t, condition, positions=positions[:-1], prefix=prefix.bidirectional)
+        return h[:, prefix.tokens.shape[1] - 1 :]
 
     def loss(self, y: State, x_t: State, t: Time | None, condition: Condition | None, rng: RandomStreams) -> Tensor:
         self.distribution.require(y)
         return self.distribution.loss(y.flatten(1, -2), self.contexts(y, x_t, t, condition), t, rng).mean(1)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+        self,
+        x_t: State,
+        t: Time,
+        t_next: Time,
+        condition: Condition | None,
+        rng: RandomStreams,
+        params: SamplingParams,
+        callback: Callback | None = None,
     ) -> State:
-        return next(self.states(x_t, (float(t), float(t_next)), t, condition, rng, params))
+        return next(self.states(x_t, (float(t), float(t_next)), t, condition, rng, params, callback))
 
     def states(
         self,
@@ -86,41 +90,41 @@ class Autoregressive(Kernel):
         condition: Condition | None,
         rng: RandomStreams,
         params: SamplingParams,
+        callback: Callback | None = None,
     ) -> Iterator[State]:
-        """The states at the times of the grid after its first, where X_t is. The cache reads each token only once.
+        """The states at the times of the grid after the first, the time of X_t. The cache reads each token once.
 
-        Guidance is told the time, which runs from state to state as tokens are drawn; all its branches are kept, for
-        each has a memory of its own.
+        Guidance sees a time that advances from token to token. It keeps all branches, since each has its own KV cache.
         """
         self.distribution.require_width(x_t)
-        opening, positions = self.opening(x_t), _positions(x_t, len(grid) - 1)
+        prefix, positions = self.prefix(x_t), _positions(x_t, len(grid) - 1)
         branches = params.guidance.at(grid[0], condition, keep_all=True)
-        first, times, given = branches.inputs(opening.tokens, t)
+        first, times, given = branches.inputs(prefix.tokens, t)
         backbone = cast("SequenceBackbone", self.backbone)
         with _unrecorded(x_t.device):
-            cache = backbone.init_cache(times, given, len(first), len(opening.positions) + len(positions) - 1)
-            h = backbone(first, positions=opening.positions, prefix=opening.prefix, cache=cache)[:, -1:]
+            cache = backbone.init_cache(times, given, len(first), len(prefix.positions) + len(positions) - 1)
+            h = backbone(first, positions=prefix.positions, prefix=prefix.bidirectional, cache=cache)[:, -1:]
         x, time_cache, token = x_t.flatten(1, -2).clone(), TimeCache(), None
-        tokens, places_read = x.shape[1], iter(positions.split(1))
+        tokens, next_positions = x.shape[1], iter(positions.split(1))
         for begin, end in pairwise(grid):
-            start = self.distribution.start(rng, tokens).split(1, dim=1)
-            for place in range(tokens):
-                branches = params.guidance.at(progress(begin, end, place / tokens), condition, keep_all=True)
+            noise = self.distribution.base_noise(rng, tokens).split(1, dim=1)
+            for i in range(tokens):
+                branches = params.guidance.at(interpolate_time(begin, end, i / tokens), condition, keep_all=True)
                 with _unrecorded(x_t.device):
-                    if token is not None:  # the one drawn last; before the first, the opening gave h
+                    if token is not None:  # before the first token, the prefix has given h
                         read = branches.stack(self.distribution.embed(token))
-                        h = backbone(read, positions=next(places_read), prefix=0, cache=cache)
-                    token = self.distribution(start[place], h, times, params, branches, time_cache)
-                x[:, place] = token[:, 0]
-                if params.observe is not None and place + 1 in intermediates(tokens):
-                    at = progress(begin, end, (place + 1) / tokens)
-                    params.report(self._partial(x.view_as(x_t).clone(), place + 1, at))
+                        h = backbone(read, positions=next(next_positions), prefix=0, cache=cache)
+                    token = self.distribution(noise[i], h, times, params, branches, time_cache)
+                x[:, i] = token[:, 0]
+                if callback is not None and i + 1 in intermediates(tokens):
+                    at = interpolate_time(begin, end, (i + 1) / tokens)
+                    callback(self._partial(x.view_as(x_t).clone(), i + 1, at))
             yield x.view_as(x_t).clone()
 
-    def _partial(self, x: State, drawn: int, t: float) -> Snapshot:
-        """A state of which some tokens are drawn; the others show the state before, unless tokens are codes."""
+    def _partial(self, x: State, sampled: int, t: float) -> Snapshot:
+        """A partial state; unsampled continuous tokens show the state before, unsampled codes are marked unknown."""
         tokens = prod(x.shape[1:-1])
-        known = (torch.arange(tokens, device=x.device) < drawn).expand(len(x), -1).view(x.shape[:-1])
+        known = (torch.arange(tokens, device=x.device) < sampled).expand(len(x), -1).view(x.shape[:-1])
         return Snapshot("partial", t, x, known=None if self.distribution.continuous else known)
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
@@ -130,8 +134,8 @@ class Autoregressive(Kernel):
 class FullHistory(Autoregressive):
     """X_{t+1}^i | (X_0, ..., X_t, X_{t+1}^{<i}): FHTM's kernel, causal over [begin, X_1, ..., X_T] (Eq. 18).
 
-    X_0 is noise and tells nothing: a learnt token of `channels` numbers stands for it. The history tells the time, so
-    neither backbone nor head is given one. Y is a whole path, (batch, T, *grid, channels).
+    X_0 is noise and carries no information: a learned token of `channels` numbers replaces it. The history determines
+    the time, so neither backbone nor head reads one. Y is a whole path, (batch, T, *grid, channels).
     """
 
     def __init__(
@@ -140,29 +144,28 @@ class FullHistory(Autoregressive):
         super().__init__(backbone, distribution, dependent)
         self.begin = nn.Parameter(torch.zeros(channels))
 
-    def opening(self, x_t: State) -> Prefix:
+    def prefix(self, x_t: State) -> Prefix:
         """The token that begins an image."""
         begin = self.begin.to(x_t.dtype).expand(len(x_t), 1, -1)
-        return Prefix(begin, torch.zeros(1, 3, device=x_t.device), prefix=0)
+        return Prefix(begin, torch.zeros(1, 3, device=x_t.device), bidirectional=0)
 
     def losses(self, path: State, condition: Condition | None, rng: RandomStreams) -> Tensor:
         """The loss of each state of the path (batch, T, *grid, channels), in one pass: (batch, T)."""
         self.distribution.require(path)
-        losses = self.distribution.loss(
-            path.flatten(1, -2), self.contexts(path, path[:, 0], None, condition), None, rng
-        )
+        contexts = self.contexts(path, path[:, 0], None, condition)
+        losses = self.distribution.loss(path.flatten(1, -2), contexts, None, rng)
         return losses.unflatten(1, (path.shape[1], -1)).mean(2)
 
 
 def _unrecorded(device: torch.device) -> AbstractContextManager[None]:
-    """Autograd keeps no book of the many small calls, which take a sixth less for it.
+    """Inference mode, which makes the many small calls about 15% faster.
 
-    Under autocast it only records nothing: in inference mode every call would cast the weights anew.
+    Under autocast no_grad instead, since inference mode would cast the weights again at every call.
     """
     return torch.no_grad() if torch.is_autocast_enabled(autocast_kind(device)) else torch.inference_mode()
 
 
 def _positions(x_t: State, states: int) -> Tensor:
-    """(step, row, column) of the tokens of the states that follow X_t."""
+    """(step, row, column) of the tokens of the states after X_t."""
     grid = x_t.shape[1:-1]
     return torch.cat([grid_positions(grid, step, x_t.device) for step in range(1, states + 1)])

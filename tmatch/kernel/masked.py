@@ -1,4 +1,4 @@
-"""Tokens a few at a time, in any order: MARTM, MAR and MaskGIT."""
+"""A few tokens per iteration, in any order: MARTM, MAR and MaskGIT."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,23 +13,23 @@ from tmatch.condition import Condition
 from tmatch.distribution.base import TokenDistribution
 from tmatch.distribution.categorical import Categorical
 from tmatch.guidance import Branches
-from tmatch.kernel.base import Kernel, require_independent
+from tmatch.kernel.base import Kernel, reject_joint, require_independent
 from tmatch.layers import grid_positions, initialise
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process
 from tmatch.rng import RandomStreams
-from tmatch.sampling import SamplingParams, Snapshot, Unmasking, intermediates, progress
+from tmatch.sampling import Callback, SamplingParams, Snapshot, Unmasking, intermediates, interpolate_time
 from tmatch.tensors import State, Time
 
-KNOWN, HIDDEN = 0, 1  # the steps at which tokens stand
+KNOWN, HIDDEN = 0, 1  # the step coordinate of a token
 
 
 class MaskingRatio(ABC):
-    """Which share of the tokens is hidden in training."""
+    """The fraction of tokens that are hidden in training."""
 
     @abstractmethod
     def __call__(self, u: Tensor) -> Tensor:
-        """The share at the quantile u, in (0, 1]."""
+        """The fraction at the quantile u, in (0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CosineRatio(MaskingRatio):
 
 @dataclass(frozen=True)
 class TruncatedGaussianRatio(MaskingRatio):
-    """N(mode, std^2) cut to [low, 1]: MAR's."""
+    """N(mode, std^2) truncated to [low, 1]: MAR's."""
 
     mode: float = 1.0
     std: float = 0.25
@@ -57,12 +57,12 @@ class TruncatedGaussianRatio(MaskingRatio):
     def __post_init__(self) -> None:
         if not (0 < self.std < math.inf and 0 <= self.low < 1 and math.isfinite(self.mode)):
             raise ValueError(
-                f"A masking ratio has a positive std and a low end in [0, 1); got {self.mode}, {self.std}, {self.low}."
+                f"A masking ratio needs a positive std and low in [0, 1); got {self.mode}, {self.std}, {self.low}."
             )
         first, last = self._ends()
-        if last - first < 1e-3:  # float32 would tell few of its values apart
+        if last - first < 1e-3:  # float32 could represent only a few of its values
             raise ValueError(
-                f"N({self.mode}, {self.std}^2) has next to nothing in [{self.low}, 1]: move its mode, or widen it."
+                f"N({self.mode}, {self.std}^2) has almost no mass in [{self.low}, 1]; change its mode or std."
             )
 
     def __call__(self, u: Tensor) -> Tensor:
@@ -70,108 +70,112 @@ class TruncatedGaussianRatio(MaskingRatio):
         return (self.mode + self.std * math.sqrt(2) * torch.erfinv(first + (last - first) * u)).clamp(self.low, 1.0)
 
     def _ends(self) -> tuple[float, float]:
-        """erf at the two ends."""
+        """erf at both ends."""
         low, high = (math.erf((end - self.mode) / (self.std * math.sqrt(2))) for end in (self.low, 1.0))
         return low, high
 
 
 @dataclass(frozen=True)
 class UnmaskStep:
-    """An iteration: which tokens are known (batch, n), the order of all, how many are known before and after it."""
+    """One iteration: the tokens known so far (batch, n), the rank of each in the order, the counts before and after."""
 
     known: Tensor
     rank: Tensor
     before: int
     after: int
-    left: float  # share of the iterations that follow
+    remaining: float  # fraction of the iterations still to come
 
 
 class MaskedTokens(Kernel):
-    """Y^S | (t, X_t, Y^known) for random sets S of tokens, each token on its own.
+    """Y^S | (t, X_t, Y^known) for random sets S of tokens, independent given the known ones.
 
-    Everything sees everything. Whether a token is known is written in the first coordinate of its position, the step:
-    so a known token of zeros is not taken for a hidden one.
+    Attention is full. The first coordinate of a token's position, the step, tells whether it is known, so that a known
+    token of zeros differs from a hidden one.
     """
+
+    distribution: TokenDistribution
 
     def __init__(
         self, backbone: nn.Module, distribution: TokenDistribution, ratio: MaskingRatio, dependent: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(backbone, distribution)
+        reject_joint(type(self).__name__, distribution)
         require_positions(backbone)
-        self.backbone = backbone
-        self.distribution = distribution
         self.ratio = ratio
         self.dependent = dependent
 
-    @property
-    def head(self) -> nn.Module | None:
-        return self.distribution.head
-
     @abstractmethod
-    def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
-        """What the backbone reads of tokens (batch, n, channels), those `known` and those not."""
+    def embed_inputs(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
+        """The backbone's input for tokens (batch, n, channels), of which some are `known`."""
 
     def contexts(self, y: State, known: Tensor, x_t: State, t: Time | None, condition: Condition | None) -> Tensor:
         """h for every token of Y, (batch, tokens, width), from those `known` (batch, tokens)."""
-        tokens = self.read(y.flatten(1, -2), known, x_t.flatten(1, -2))
+        tokens = self.embed_inputs(y.flatten(1, -2), known, x_t.flatten(1, -2))
         positions = grid_positions(y.shape[1:-1], device=y.device).repeat(len(y), 1, 1)
         positions[..., 0] = torch.where(known, KNOWN, HIDDEN)
         return self.backbone(tokens, t, condition, positions=positions)
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
-        """The sum over the hidden tokens over the number of all: each counts the same, in whatever image it is."""
+        """The sum over hidden tokens divided by the number of all tokens, so that all hidden tokens weigh the same."""
         self.distribution.require(y)
         tokens = math.prod(y.shape[1:-1])
         hidden = (self.ratio(rng.uniform()) * tokens).ceil().clamp(1, tokens)
-        known = ranks(rng, tokens) < tokens - hidden[:, None]
+        known = random_ranks(rng, tokens) < tokens - hidden[:, None]
         losses = self.distribution.loss(y.flatten(1, -2), self.contexts(y, known, x_t, t, condition), t, rng)
         return (losses * ~known).mean(1)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+        self,
+        x_t: State,
+        t: Time,
+        t_next: Time,
+        condition: Condition | None,
+        rng: RandomStreams,
+        params: SamplingParams,
+        callback: Callback | None = None,
     ) -> State:
-        """Hidden tokens are drawn in some iterations; guidance is told the time that each leads to, as in MAR."""
+        """Guidance sees the time at the end of each iteration, as in MAR."""
         self.distribution.require_width(x_t)
         grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
-        rank = order_of(params.unmasking, rng, tokens)
+        rank = token_ranks(params.unmasking, rng, tokens)
         known = torch.zeros_like(rank, dtype=torch.bool)
-        y = x_t.clone()  # what is hidden shows the state before; the backbone does not see it
-        counts = unmasked(tokens, params.unmasking.iterations)
+        y = x_t.clone()  # hidden tokens show the state before; the backbone does not see them
+        counts = known_counts(tokens, params.unmasking.iterations)
         for iteration, (before, after) in enumerate(pairwise(counts), start=1):
-            at = progress(float(t), float(t_next), after / tokens)
+            at = interpolate_time(float(t), float(t_next), after / tokens)
             branches = params.guidance.at(at, condition)
             state, times, given = branches.inputs(x_t, t)
             h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
-            turn = UnmaskStep(known, rank, before, after, left=1 - iteration / (len(counts) - 1))
-            drawn, new = self.reveal(h, times, turn, rng, params, branches)
-            y = torch.where(new[..., None], drawn, y.flatten(1, -2)).unflatten(1, grid)
+            step = UnmaskStep(known, rank, before, after, remaining=1 - iteration / (len(counts) - 1))
+            sampled, new = self.unmask(h, times, step, rng, params, branches)
+            y = torch.where(new[..., None], sampled, y.flatten(1, -2)).unflatten(1, grid)
             known = known | new
-            if params.observe is not None and any(before < mark <= after < tokens for mark in intermediates(tokens)):
-                params.report(Snapshot("partial", at, y, known=known.unflatten(1, grid)))
+            if callback is not None and any(before < mark <= after < tokens for mark in intermediates(tokens)):
+                callback(Snapshot("partial", at, y, known=known.unflatten(1, grid)))
         return y
 
-    def reveal(
+    def unmask(
         self,
         h: Tensor,
         t: Time | None,
-        turn: UnmaskStep,
+        step: UnmaskStep,
         rng: RandomStreams,
         params: SamplingParams,
         branches: Branches,
     ) -> tuple[Tensor, Tensor]:
-        """Draw the tokens whose turn it is: tokens (batch, n, channels), and which of them are new (batch, n)."""
-        new = (turn.rank < turn.after) & ~turn.known
-        places = new.float().topk(turn.after - turn.before, dim=1).indices.sort(1).values[..., None]
-        drawn = self.distribution.sample(h.take_along_dim(branches.stack(places), dim=1), t, rng, params, branches)
-        everywhere = drawn.new_zeros(*new.shape, drawn.shape[-1])
-        return everywhere.scatter(1, places.expand_as(drawn), drawn), new
+        """Sample the tokens of this iteration: tokens (batch, n, channels), and which of them are new (batch, n)."""
+        new = (step.rank < step.after) & ~step.known
+        index = new.float().topk(step.after - step.before, dim=1).indices.sort(1).values[..., None]
+        sampled = self.distribution.sample(h.take_along_dim(branches.stack(index), dim=1), t, rng, params, branches)
+        everywhere = sampled.new_zeros(*new.shape, sampled.shape[-1])
+        return everywhere.scatter(1, index.expand_as(sampled), sampled), new
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         require_independent(type(self).__name__, process, parametrization, self.dependent)
 
 
 class Masked(MaskedTokens):
-    """The backbone reads a linear of (X_t^i, Y^i), zeros for a hidden Y^i: MARTM's kernel, and MAR's where T = 1."""
+    """The backbone reads a linear map of (X_t^i, Y^i), with zeros for a hidden Y^i: MARTM, and MAR with T = 1."""
 
     def __init__(
         self,
@@ -182,75 +186,75 @@ class Masked(MaskedTokens):
         ratio: MaskingRatio,
         dependent: bool = False,
     ) -> None:
-        """Tokens have `channels` numbers, and the backbone reads `width` of them: room for both X_t^i and Y^i."""
+        """Tokens have `channels` numbers; the backbone reads `width`, enough for both X_t^i and Y^i."""
         super().__init__(backbone, distribution, ratio, dependent)
         if width < 2 * channels:
             raise ValueError(
-                f"The backbone reads {width} numbers a token, too few for X_t and Y, {channels} each; build it with as "
-                "many channels as it is wide."
+                f"The backbone reads {width} channels, too few for X_t and Y with {channels} each; build it with as "
+                "many channels as its width."
             )
         self.join = nn.Linear(2 * channels, width)
         initialise(self.join)
 
-    def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
+    def embed_inputs(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
         return self.join(torch.cat((x_t, y * known[..., None]), dim=-1).to(self.join.weight.dtype))
 
 
 class MaskedCodes(MaskedTokens):
-    """Masked codes, read without X_t, which is noise: MaskGIT where the order is that of confidence."""
+    """Masked codes, read without X_t, which is noise: MaskGIT, in the order of confidence."""
 
     distribution: Categorical
 
-    def read(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
-        """The codes that are known, as vectors."""
+    def embed_inputs(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
+        """The embeddings of the known codes, and zeros."""
         return self.distribution.embed(torch.where(known[..., None], y, 0)) * known[..., None]
 
-    def reveal(
+    def unmask(
         self,
         h: Tensor,
         t: Time | None,
-        turn: UnmaskStep,
+        step: UnmaskStep,
         rng: RandomStreams,
         params: SamplingParams,
         branches: Branches,
     ) -> tuple[Tensor, Tensor]:
-        """Draw every hidden token, and keep the most confident; some noise on the confidence, less of it with time."""
+        """Sample every hidden token and keep the most confident, with Gumbel noise that decays over the iterations."""
         if params.unmasking.order != "confidence":
-            return super().reveal(h, t, turn, rng, params, branches)
-        start = self.distribution.start(rng, turn.known.shape[1])
-        drawn, log_p = self.distribution.draw(start, h, params.choice, branches)
-        gumbel = -(-rng.uniform(turn.known.shape[1]).log()).log()
-        confidence = (log_p + params.unmasking.temperature * turn.left * gumbel).masked_fill(turn.known, -torch.inf)
-        chosen = confidence.topk(turn.after - turn.before, dim=1).indices
-        return drawn, torch.zeros_like(turn.known).scatter(1, chosen, True)
+            return super().unmask(h, t, step, rng, params, branches)
+        noise = self.distribution.base_noise(rng, step.known.shape[1])
+        sampled, log_p = self.distribution.draw(noise, h, params.codes, branches)
+        gumbel = -(-rng.uniform(step.known.shape[1]).log()).log()
+        confidence = log_p + params.unmasking.temperature * step.remaining * gumbel
+        kept = confidence.masked_fill(step.known, -torch.inf).topk(step.after - step.before, dim=1).indices
+        return sampled, torch.zeros_like(step.known).scatter(1, kept, True)
 
 
 def require_positions(backbone: nn.Module) -> None:
-    """Refuse a backbone that could not tell a hidden token from a known one."""
+    """Raise if the backbone takes no positions, which tell hidden tokens from known ones."""
     if "positions" not in signature(backbone.forward).parameters:
         raise ValueError(
-            f"{type(backbone).__name__} takes no positions, by which a hidden token is told from a known one; "
-            "take a DiT, or give its `forward` the keyword `positions`, (batch, tokens, 3)."
+            f"{type(backbone).__name__} takes no positions, which tell hidden tokens from known ones; use a DiT, or "
+            "add the keyword `positions`, (batch, tokens, 3), to its `forward`."
         )
 
 
-def ranks(rng: RandomStreams, tokens: int) -> Tensor:
-    """A random order for each image, (batch, tokens): the place of every token in it."""
+def random_ranks(rng: RandomStreams, tokens: int) -> Tensor:
+    """A random permutation for each image, (batch, tokens): the rank of every token."""
     return rng.uniform(tokens).argsort(1).argsort(1)
 
 
-def order_of(unmasking: Unmasking, rng: RandomStreams, tokens: int) -> Tensor:
-    """The order in which tokens are drawn, (batch, tokens)."""
+def token_ranks(unmasking: Unmasking, rng: RandomStreams, tokens: int) -> Tensor:
+    """The rank of every token in the sampling order, (batch, tokens)."""
     if unmasking.order == "raster":
         return torch.arange(tokens, device=rng.device).expand(len(rng), -1)
-    return ranks(rng, tokens)
+    return random_ranks(rng, tokens)
 
 
-def unmasked(tokens: int, iterations: int | None) -> list[int]:
-    """How many tokens are known before the first iteration and after each: 1 - cos(pi k / 2K) of them, one at least."""
+def known_counts(tokens: int, iterations: int | None) -> list[int]:
+    """How many tokens are known at first and after each iteration: 1 - cos(pi k / 2K) of them, at least one more."""
     count = tokens if iterations is None else iterations
     if count > tokens:
-        raise ValueError(f"{tokens} tokens are drawn in at most {tokens} iterations, one each; asked for {count}.")
+        raise ValueError(f"{tokens} tokens allow at most {tokens} mask iterations; got {count}.")
     known = [0]
     for k in range(1, count + 1):
         hidden = int(tokens * math.cos(math.pi / 2 * k / count))

@@ -1,4 +1,4 @@
-"""The mean of Y and nothing else: flow matching."""
+"""The mean of Y alone: flow matching."""
 
 from torch import Tensor, nn
 
@@ -7,19 +7,18 @@ from tmatch.kernel.base import Kernel
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
 from tmatch.rng import RandomStreams
-from tmatch.sampling import SamplingParams
+from tmatch.sampling import Callback, SamplingParams
 from tmatch.tensors import State, Time, require_shape
 
 
 class MeanKernel(Kernel):
-    """Y = E[Y | X_t], learnt by regression; with the difference on the linear process, sampling is Euler's method.
+    """Y = E[Y | X_t], learned by regression; with the difference on the linear process, sampling is Euler's method.
 
-    `readout` turns the backbone's output into tokens.
+    `readout` maps the backbone's output to tokens.
     """
 
     def __init__(self, backbone: nn.Module, readout: nn.Module) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.readout = readout
 
     def mean(self, x_t: State, t: Time | None, condition: Condition | None) -> State:
@@ -29,11 +28,18 @@ class MeanKernel(Kernel):
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
         """|E[Y | X_t] - Y|^2."""
         mean = self.mean(x_t, t, condition)
-        require_shape("The mean", mean, y.shape[1:])
+        require_shape("The predicted mean", mean, y.shape[1:])
         return (mean - y).square().flatten(1).mean(1)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+        self,
+        x_t: State,
+        t: Time,
+        t_next: Time,
+        condition: Condition | None,
+        rng: RandomStreams,
+        params: SamplingParams,
+        callback: Callback | None = None,
     ) -> State:
         branches = params.guidance.at(float(t), condition)
         return branches.mix(self.mean(*branches.inputs(x_t, t)))
@@ -42,11 +48,11 @@ class MeanKernel(Kernel):
         name = type(process).__name__
         if process.noise_kept == "none":
             raise ValueError(
-                f"A kernel of the mean cannot follow {name}: fresh noise at every step leaves an error that more steps "
-                "do not remove; use LinearProcess, or a flow kernel."
+                f"A mean kernel cannot follow {name}: fresh noise at every step leaves an error that more steps do not "
+                "remove; use LinearProcess, or a flow kernel."
             )
         if isinstance(parametrization, NextState) and process.noise_kept != "all":
             raise ValueError(
-                f"The mean of X_{{t+1}} has lost the noise that {name} adds at each step; predict Difference, "
-                "CleanState or NoiseState, and the process adds the noise itself."
+                f"The mean of X_{{t+1}} lacks the noise that {name} adds at each step; predict Difference, CleanState "
+                "or NoiseState, and the process adds the noise itself."
             )

@@ -1,28 +1,28 @@
-"""The mean by regression, and what is left of Y by a flow head: DTM with flow matching's signal."""
+"""The mean by regression, and the residual of Y by a flow head: DTM with flow matching's training signal."""
 
 from torch import Tensor, nn
 
 from tmatch.condition import Condition
-from tmatch.distribution import Flow
+from tmatch.distribution.base import TokenDistribution
 from tmatch.kernel.mean import MeanKernel
 from tmatch.kernel.parallel import ParallelFlow
 from tmatch.rng import RandomStreams
-from tmatch.sampling import SamplingParams
+from tmatch.sampling import Callback, SamplingParams
 from tmatch.tensors import State, Time
 
 
 class ResidualFlow(ParallelFlow):
-    """Y = m + R, with m = E[Y | X_t] a read-out of h_t learnt by |m - Y|^2, and R ~ p(. | h_t) drawn by flow matching.
+    """Y = m + R, with m = E[Y | X_t] a readout of h_t learned by |m - Y|^2, and R ~ p(. | h_t) by flow matching.
 
-    The same distributions as `ParallelFlow`; the backbone learns from the regression too, which carries it through the
-    early part of training. Not in the paper. R is flow matching's error, so it takes no part in the regression.
+    It models the same distributions as `ParallelFlow`; the regression also trains the backbone, which helps early in
+    training. Not in the paper. R does not influence the regression.
     """
 
     def __init__(
         self,
         backbone: nn.Module,
         readout: nn.Module,
-        distribution: Flow,
+        distribution: TokenDistribution,
         head_patch: tuple[int, ...] | None = None,
         token_fraction: float = 1.0,
     ) -> None:
@@ -31,7 +31,7 @@ class ResidualFlow(ParallelFlow):
 
     @property
     def mean(self) -> MeanKernel:
-        """Flow matching, by the same weights."""
+        """Flow matching with the same weights."""
         return MeanKernel(self.backbone, self.readout)
 
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
@@ -40,10 +40,17 @@ class ResidualFlow(ParallelFlow):
         return (m - y).square().flatten(1).mean(1) + self.head_loss(y - m.detach(), h_t, t, rng)
 
     def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+        self,
+        x_t: State,
+        t: Time,
+        t_next: Time,
+        condition: Condition | None,
+        rng: RandomStreams,
+        params: SamplingParams,
+        callback: Callback | None = None,
     ) -> State:
         branches = params.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
         h_t = self.backbone(x, times, given)
         m = branches.mix(self.readout(h_t).to(x_t.dtype))
-        return m + self.split(self.distribution.sample(self.merge(h_t), times, rng, params, branches))
+        return m + self.head_sample(h_t, times, rng, params, branches)

@@ -11,7 +11,7 @@ from tmatch.times import Grid, Steps, Times, parse_steps
 
 
 class NextState(Parametrization):
-    """Y = X_{t+1}: the kernel is q_{t+1|t} itself, so the steps are part of what is learnt."""
+    """Y = X_{t+1}: the kernel is q_{t+1|t} itself, so the model learns its steps too."""
 
     symbol = "X_{t+1}"
 
@@ -19,7 +19,7 @@ class NextState(Parametrization):
         return q.x_next
 
     def endpoints(self, x_t: State, y: State, sigma: Tensor, alpha: Tensor) -> None:
-        """X_{t+1} does not tell which data it will become."""
+        """X_{t+1} does not determine X_T."""
         return None
 
     def advance(self, process: Process, x_t: State, y: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
@@ -29,12 +29,11 @@ class NextState(Parametrization):
     def check(self, process: Process, times: Times) -> None:
         if not isinstance(times, Grid):
             raise ValueError(
-                "The next state needs to know when it is: train NextState on a Grid of times, "
-                "or use Difference for continuous time."
+                "NextState depends on the step size; train it on a Grid, or use Difference for continuous time."
             )
 
     def grid(self, times: Times, steps: Steps | None) -> Tensor:
-        """The times of training, asked for as such, by their number or one by one."""
+        """The times of training, requested as None, by their number or one by one."""
         trained = times.grid(None)
         if steps is None:
             return trained
@@ -44,10 +43,9 @@ class NextState(Parametrization):
         else:
             same = len(wanted) == len(trained) and torch.allclose(wanted, trained)
         if not same:
-            asked = wanted if isinstance(wanted, int) else wanted.tolist()
+            given = wanted if isinstance(wanted, int) else wanted.tolist()
             raise ValueError(
-                f"A model of the next state takes the {len(trained) - 1} steps it was trained with, "
-                f"t = {trained.tolist()}, and no others (asked for {asked}); "
-                "use Difference to choose the number of steps when sampling."
+                f"A model that predicts NextState takes the {len(trained) - 1} steps of its training, "
+                f"t = {trained.tolist()}, not {given}; use Difference to choose the number of steps when sampling."
             )
         return trained

@@ -24,6 +24,6 @@ class NoiseState(Parametrization):
     def check(self, process: Process, times: Times) -> None:
         if float(process.schedule.alpha(torch.tensor(0.0, dtype=torch.float64, device="cpu"))) == 0:
             raise ValueError(
-                f"At t = 0 the {type(process.schedule).__name__} schedule holds no data, so X_0 does not tell X_T; "
-                "use VariancePreserving, which keeps a trace of it, or predict Difference or CleanState."
+                f"The {type(process.schedule).__name__} schedule has alpha_0 = 0, so X_0 does not determine X_T; use "
+                "VariancePreserving, where alpha_0 > 0, or predict Difference or CleanState."
             )

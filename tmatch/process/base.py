@@ -1,4 +1,4 @@
-"""The contract: a schedule, and how the noise goes on."""
+"""The interface of a process: a schedule, and how the noise evolves."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -15,19 +15,19 @@ from tmatch.tensors import State, Time, expand_like
 
 @dataclass(frozen=True)
 class Transition:
-    """Two consecutive states of a process, and what they were made of: X_t = sigma_t Z_t + alpha_t X_T."""
+    """Two consecutive states of a process, and their parts: X_t = sigma_t Z_t + alpha_t X_T."""
 
     z_t: State
     x_t: State
     x_next: State
     x_T: State
-    sigma: Tensor  # sigma_t and alpha_t, shaped to multiply a state
+    sigma: Tensor  # sigma_t and alpha_t, broadcastable against a state
     alpha: Tensor
 
 
 @dataclass(frozen=True)
 class Process(ABC):
-    """X_t = sigma_t Z_t + alpha_t X_T with Z_t ~ N(0, I): a schedule, and how the noise Z_t goes on from step to step.
+    """X_t = sigma_t Z_t + alpha_t X_T with Z_t ~ N(0, I): a schedule, and how Z_t evolves from step to step.
 
     The marginals q_t depend on the schedule alone; the processes differ in q_{t+1|t}.
     """
@@ -35,14 +35,14 @@ class Process(ABC):
     schedule: Schedule
 
     noise_kept: ClassVar[Literal["all", "some", "none"]]
-    """How much of Z_t is left in Z_{t+1}."""
+    """How much of Z_t is kept in Z_{t+1}."""
 
     @abstractmethod
     def next_noise(self, z_t: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
         """Z_{t+1} given Z_t."""
 
     def coefficients(self, t: Time, x: State) -> tuple[Tensor, Tensor]:
-        """(sigma_t, alpha_t), shaped to multiply x, in its precision."""
+        """(sigma_t, alpha_t), broadcastable against x, in its dtype."""
         return expand_like(self.schedule.sigma(t), x).to(x.dtype), expand_like(self.schedule.alpha(t), x).to(x.dtype)
 
     def state(self, z_t: State, x_T: State, t: Time) -> State:
@@ -61,7 +61,7 @@ class Process(ABC):
         return Transition(z_t, self.state(z_t, x_T, t), x_next, x_T, *self.coefficients(t, x_T))
 
     def path(self, x_T: State, grid: Tensor, rng: RandomStreams) -> list[State]:
-        """The whole path (X_0, ..., X_T) ~ q(. | X_T), a state for each time of the grid."""
+        """A path (X_0, ..., X_T) ~ q(. | X_T), one state per time of the grid."""
         z_t = rng.normal(*x_T.shape[1:])
         states = [self.state(z_t, x_T, grid[0])]
         for t, t_next in pairwise(grid):
@@ -74,7 +74,7 @@ class Process(ABC):
         return self.state(self.next_noise(z_t, t, t_next, rng), x_T, t_next)
 
     def renoise(self, x_t: State, t: Time, t_earlier: Time, rng: RandomStreams) -> State:
-        """Back to an earlier time by adding noise; the marginals are kept: X_t ~ q_t becomes X ~ q_{t_earlier}."""
+        """Return to an earlier time by adding noise, keeping the marginals: X_t ~ q_t becomes X ~ q_{t_earlier}."""
         sigma, alpha = self.coefficients(t, x_t)
         sigma_earlier, alpha_earlier = self.coefficients(t_earlier, x_t)
         shrink = alpha_earlier / alpha

@@ -20,5 +20,5 @@ class IndependentLinearProcess(Process):
         return f"{self.schedule}, an X_0 at each t"
 
     def next_noise(self, z_t: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
-        """Z_{t+1} ~ N(0, I), whatever Z_t was."""
+        """Z_{t+1} ~ N(0, I), independent of Z_t."""
         return rng.normal(*z_t.shape[1:])

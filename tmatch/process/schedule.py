@@ -1,4 +1,4 @@
-"""Schedules: the noise sigma_t and the data alpha_t in X_t."""
+"""Schedules: the weights sigma_t of the noise and alpha_t of the data in X_t."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,11 +14,11 @@ class Schedule(ABC):
 
     @abstractmethod
     def sigma(self, t: Time) -> Time:
-        """The noise in X_t."""
+        """The weight of the noise in X_t."""
 
     @abstractmethod
     def alpha(self, t: Time) -> Time:
-        """The data in X_t."""
+        """The weight of the data in X_t."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Cosine(Schedule):
         return "cosine"
 
     def sigma(self, t: Time) -> Time:
-        return torch.sin((1 - t) * (math.pi / 2))  # the cosine of t, and exactly 0 at t = 1
+        return torch.sin((1 - t) * (math.pi / 2))  # cos(pi t / 2), and exactly 0 at t = 1
 
     def alpha(self, t: Time) -> Time:
         return torch.sin(t * (math.pi / 2))
@@ -53,7 +53,7 @@ class Cosine(Schedule):
 class VariancePreserving(Schedule):
     """log alpha_t = -(b1 - b0) u^2 / 4 - b0 u / 2 with u = 1 - t, sigma_t^2 + alpha_t^2 = 1: DDPM in continuous time.
 
-    A trace of data, alpha_0 = 0.0066, is left in the noise, so X_T can be told from X_t and X_0 at every time.
+    alpha_0 = 0.0066 > 0, so X_t and X_0 determine X_T at every time.
     """
 
     beta_min: float = 0.1
@@ -61,7 +61,9 @@ class VariancePreserving(Schedule):
 
     def __post_init__(self) -> None:
         if not (0 <= self.beta_min <= self.beta_max < math.inf and self.beta_max > 0):
-            raise ValueError(f"The rates of noise are 0 <= beta_min <= beta_max; got {self.beta_min}, {self.beta_max}.")
+            raise ValueError(
+                f"VariancePreserving needs 0 <= beta_min <= beta_max; got {self.beta_min}, {self.beta_max}."
+            )
 
     def __str__(self) -> str:
         return "variance preserving"

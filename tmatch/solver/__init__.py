@@ -1,4 +1,4 @@
-"""ODE solvers over s, for kernels that draw Y by integrating a velocity."""
+"""ODE solvers over s, for distributions that integrate a velocity."""
 
 from tmatch.solver.adaptive import Adaptive
 from tmatch.solver.base import FixedStep, Solver, Velocity

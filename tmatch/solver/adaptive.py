@@ -1,4 +1,4 @@
-"""Adaptive solvers, torchdiffeq's."""
+"""Adaptive solvers of torchdiffeq."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from tmatch.tensors import State
 
 @dataclass(frozen=True)
 class Adaptive(Solver):
-    """Steps as small as the tolerances ask for.
+    """Step sizes chosen to meet the tolerances.
 
-    One step size serves the whole batch, so an image depends on its batch within the tolerance; the fixed-step solvers
-    have no such dependence.
+    The batch shares one step size, so an image depends on its batch within the tolerance; with fixed-step solvers it
+    does not.
     """
 
     method: str = "dopri5"

@@ -1,4 +1,4 @@
-"""The contract: one step, and the loop along a grid."""
+"""The interface of a solver: one step, and the loop along a grid."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -23,20 +23,22 @@ class Solver(ABC):
 
 
 class FixedStep(Solver):
-    """One `step` after the other along a grid: a number of equal steps from 0 to 1, or any increasing list of times."""
+    """One `step` per interval of a grid: a number of equal steps from 0 to 1, or an increasing list of times."""
 
     order: ClassVar[int]
     evaluations: ClassVar[int]
-    """Velocities a step asks for."""
+    """Velocity evaluations per step."""
 
     def __init__(self, steps: Steps = 4) -> None:
         self.grid = time_grid(steps)
         if self.grid[0] != 0 or self.grid[-1] != 1:
-            raise ValueError(f"A solver goes from s = 0 to s = 1; got times from {self.grid[0]} to {self.grid[-1]}.")
+            raise ValueError(
+                f"A solver integrates from s = 0 to s = 1; got times from {self.grid[0]} to {self.grid[-1]}."
+            )
 
     @property
     def calls(self) -> int:
-        """Velocities the whole way asks for."""
+        """Velocity evaluations per solve."""
         return self.evaluations * (len(self.grid) - 1)
 
     @abstractmethod

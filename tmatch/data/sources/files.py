@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import chain
@@ -135,12 +134,8 @@ class PairSource(FileSource):
     def _caption(self, file: str) -> bytes:
         """The contents of a caption file; empty if it cannot be read, which is reported when the row is read."""
         try:
-            path = f"{self.folder}/{file}"
-            if stat.S_ISREG(os.lstat(path).st_mode):  # not a link, so it lies in the folder
-                with open(path, "rb") as opened:
-                    return opened.read()
             return self.read_bytes(file)
-        except (Unusable, FileNotFoundError, PermissionError):
+        except Unusable:
             return b""
 
 
