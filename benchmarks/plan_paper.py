@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 import tmatch as tm
-from tmatch.plan import DEVICES, Cost, Draw, Utilisation, plan, record, sampling, seconds
+from tmatch.generation.config import SamplingConfig
+from tmatch.plan import DEVICES, Cost, Utilisation, plan, sampling_cost, seconds, to_json
 
 SHAPE, TEXT = (16, 16, 16), (128, 4096)  # 256 tokens of 2x2x4 numbers; captions of up to 128 tokens from Flan-UL2
 H100 = DEVICES["H100 SXM"]
@@ -50,9 +51,9 @@ def formula(steps: int, head_steps: int) -> float:
 
 def costs(guided: bool) -> dict[str, Cost]:
     """Cost of one call for one image: backbone, preparation of the head, head, read-out."""
-    draw = Draw(steps=1, head_steps=1, guided=guided)
-    backbone, prepared, head = (calls.each for calls in sampling(model("dtm"), SHAPE, TEXT, draw).calls)
-    *_, readout = (calls.each for calls in sampling(model("fm"), SHAPE, TEXT, draw).calls)
+    config = SamplingConfig(steps=1, head_steps=1, guidance=2.0 if guided else 1.0)
+    backbone, prepared, head = (calls.each for calls in sampling_cost(model("dtm"), SHAPE, TEXT, config).calls)
+    *_, readout = (calls.each for calls in sampling_cost(model("fm"), SHAPE, TEXT, config).calls)
     return {"backbone": backbone, "preparation": prepared, "head": head, "readout": readout}
 
 
@@ -110,7 +111,7 @@ def implied(each: Mapping[str, Cost], peak: float) -> dict[str, float]:
 
 def training() -> dict[str, Any]:
     """500K steps of 2048 images on 64 H100s; the paper does not state the number of GPUs."""
-    return record(plan(model("dtm"), SHAPE, 2048, H100, 64, 500_000, text=TEXT, draw=Draw(steps=16)))
+    return to_json(plan(model("dtm"), SHAPE, 2048, H100, 64, 500_000, text=TEXT, sampling=SamplingConfig()))
 
 
 def tables(result: Mapping[str, Any]) -> str:
@@ -141,7 +142,7 @@ def tables(result: Mapping[str, Any]) -> str:
         "| GiB per GPU (64 H100s, 32 images each, bfloat16) | states | copies | activations | total |",
         "|---|---|---|---|---|",
     ]
-    for way, memory in run["memory_a_rank"].items():
+    for way, memory in run["memory_per_rank"].items():
         states = sum(memory[name] for name in ("weights", "gradients", "moments", "average"))
         numbers = [states, memory["copies"], memory["activations"], memory["total"]]
         lines.append(f"| {way} | {' | '.join(f'{number / 2**30:.1f}' for number in numbers)} |")

@@ -1,4 +1,4 @@
-"""What benchmarks count on a CPU is what a plan counts on the meta device."""
+"""FLOPs that benchmarks count on a CPU equal those of a plan."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -9,7 +9,7 @@ import tmatch as tm
 from tmatch.plan.training import flops as planned
 
 
-def test_the_operations_of_a_step_on_a_cpu_are_those_planned_for_a_gpu(
+def test_flops_on_a_cpu_equal_those_of_a_plan(
     benchmark: Callable[[str], ModuleType],
 ) -> None:
     def model() -> tm.TransitionMatching:

@@ -40,8 +40,8 @@ class Lines(nn.Module):
         return self.second(self.first(x))
 
 
-def test_the_flops_of_linear_layers_are_in_closed_form() -> None:
-    """2 for each weight and token, and as much for each gradient; the data needs none."""
+def test_flops_of_linear_layers_match_their_formula() -> None:
+    """2 per weight and token, and as much for each gradient; the data needs none."""
     batch, tokens, channels, width = 5, 6, 4, 32
     with torch.device("meta"):
         model = tm.build("fm", Lines(channels), channels)
@@ -53,15 +53,15 @@ def test_the_flops_of_linear_layers_are_in_closed_form() -> None:
     assert flops(model, (2, 3, channels), None, 2 * batch) == {part: 2 * count for part, count in found.items()}
 
 
-def test_twice_the_batch_is_twice_the_flops() -> None:
-    """But for the embedding of positions, which a batch has in common."""
+def test_flops_are_linear_in_the_batch() -> None:
+    """Except for the position embedding, which is computed once per batch."""
     model = meta("fhtm-2")
     one, two = (sum(flops(model, (2, 3, 4), TEXT, batch).values()) for batch in (100, 200))
     assert two == pytest.approx(2 * one, rel=0.01)
 
 
 @KERNELS
-def test_parts_add_up(name: str) -> None:
+def test_the_networks_add_up(name: str) -> None:
     model = meta(name)
     assert sum(parameters(model).values()) == sum(p.numel() for p in model.parameters())
     with FlopCounterMode(display=False) as counter:
@@ -71,22 +71,22 @@ def test_parts_add_up(name: str) -> None:
     assert sum(flops(model, shape_of(name), TEXT, 2).values()) == counter.get_total_flops()
 
 
-def test_each_part_is_that_of_the_network_alone() -> None:
-    """The head and the backbone are the same in both kernels, and the read-out is one linear layer."""
+def test_flops_of_a_network_do_not_depend_on_the_kernel() -> None:
+    """Both kernels have the same backbone and head, and the readout is one linear layer."""
     plain, more = flops(meta("dtm"), (2, 3, 4), TEXT, 2), flops(meta("dtm-mean"), (2, 3, 4), TEXT, 2)
     assert more == {**plain, "other": 3 * 2 * 2 * 6 * 24 * 4}
     bare = flops(meta("fm"), (2, 3, 4), TEXT, 2)
     assert bare["backbone"] == plain["backbone"]
 
 
-def test_checkpointing_costs_a_forward_pass_of_the_blocks() -> None:
+def test_checkpointing_adds_a_forward_pass_of_the_blocks() -> None:
     plain, twice = (flops(meta("dtm", checkpointing=on), (2, 3, 4), TEXT, 2) for on in (False, True))
     assert twice["head"] == plain["head"]
     assert 1.2 < twice["backbone"] / plain["backbone"] < 4 / 3
 
 
 def saved_on_a_cpu(name: str, batch: int, autocast: bool) -> int:
-    """Bytes that autograd saves of a real loss, each storage once, parameters not."""
+    """Return the bytes that autograd saves for a real loss, without parameters."""
     model, saved, rng = build(name), {}, tm.RandomStreams(range(batch))
     own = {id(p.untyped_storage()) for p in model.parameters()}
 
@@ -104,20 +104,20 @@ def saved_on_a_cpu(name: str, batch: int, autocast: bool) -> int:
 
 
 @CONTINUOUS
-def test_what_is_kept_is_what_autograd_saves(name: str) -> None:
+def test_kept_activations_are_what_autograd_saves(name: str) -> None:
     kept = activations(meta(name), GRID, TEXT, 4, "float32", checkpoint=False).kept
     assert kept == pytest.approx(saved_on_a_cpu(name, 4, autocast=False), rel=0.005)
 
 
 @CONTINUOUS
-def test_bfloat16_keeps_what_autocast_keeps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a CPU, where norms stay in bfloat16."""
+def test_bfloat16_activations_are_those_of_autocast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, where norms stay in bfloat16."""
     monkeypatch.setattr(gpu, "RAISED", set())
     used = activations(meta(name), GRID, TEXT, 4, "bfloat16", checkpoint=False)
     assert used.kept + used.copies == pytest.approx(saved_on_a_cpu(name, 4, autocast=True), rel=0.05)
 
 
-def test_checkpointing_keeps_less_and_the_peak_is_never_below() -> None:
+def test_checkpointing_keeps_less() -> None:
     model = meta("dtm")
     plain, less = (activations(model, (2, 3, 4), TEXT, 64, "bfloat16", checkpoint=on) for on in (False, True))
     assert less.kept < plain.kept
@@ -128,12 +128,12 @@ def test_checkpointing_keeps_less_and_the_peak_is_never_below() -> None:
     )
 
 
-def test_activations_grow_with_the_batch() -> None:
+def test_activations_are_linear_in_the_batch() -> None:
     one, two = (activations(meta("dtm"), (2, 3, 4), TEXT, n, "float32", checkpoint=False).kept for n in (64, 128))
     assert two == pytest.approx(2 * one, rel=0.01)
 
 
-def test_measuring_leaves_the_model_as_it_was() -> None:
+def test_measurements_leave_the_model_unchanged() -> None:
     model = meta("dtm", checkpointing=True)
     flops(model, (2, 3, 4), TEXT, 2)
     activations(model, (2, 3, 4), TEXT, 2, "bfloat16", checkpoint=False)

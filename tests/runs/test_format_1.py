@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from tmatch.migrate import migrate_settings, migrate_weight_name
-from tmatch.runs.load import about_model, read_model
+from tmatch.runs import fit
+from tmatch.runs.load import read_config, read_model
 from tmatch.train import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,27 +24,27 @@ def test_a_run_resumes_to_the_weights_of_its_version(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two steps, then two more; the averaged weights are those that the version before ends with."""
-    shutil.copytree(OLD / name, run := tmp_path / name)
+    shutil.copytree(OLD / name, out := tmp_path / name)
     shutil.copytree(OLD / "shards", tmp_path / "shards")
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
-    recipe = about_model(str(run))[1].recipe
+    config = read_config(str(out))[1].run
     changes = {"steps": 4, "preview_every": 0}
-    recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)}).run(run)
-    newest = checkpoint.latest(run)
-    assert newest == run / "step-00000004"
+    fit(config.model_copy(update={"train": config.train.model_copy(update=changes)}), out)
+    newest = checkpoint.latest(out)
+    assert newest == out / "step-00000004"
     assert checkpoint.record(newest)["format"] == 2
     expected = load_file(OLD / "expected.safetensors")[name]
-    torch.testing.assert_close(weight_norms(load_file(run / "model.safetensors")), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(weight_norms(load_file(out / "model.safetensors")), expected, rtol=0, atol=1e-5)
 
 
 def test_other_settings_do_not_resume(tmp_path: Path) -> None:
-    shutil.copytree(OLD / "run-shapes", run := tmp_path / "run")
-    recipe = about_model(str(run))[1].recipe
+    shutil.copytree(OLD / "run-shapes", out := tmp_path / "run")
+    config = read_config(str(out))[1].run
     for key, value in {"max_grad_norm": 2.0, "ema_decay": 0.5, "batch_size": 8}.items():
-        changed = recipe.model_copy(update={"train": recipe.train.model_copy(update={"steps": 4, key: value})})
+        changed = config.model_copy(update={"train": config.train.model_copy(update={"steps": 4, key: value})})
         with pytest.raises(ValueError, match=f"another train.{key}"):
-            changed.run(run)
+            fit(changed, out)
 
 
 def test_weights_load_under_their_current_names() -> None:

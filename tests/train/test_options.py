@@ -146,7 +146,7 @@ def test_the_number_of_steps_may_change_until_the_learning_rate_decays(tmp_path:
 
 def test_a_missing_device_raises() -> None:
     missing = "cuda" if not torch.cuda.is_available() else "mps"
-    with pytest.raises(ValueError, match=f"This machine has no '{missing}' device"):
+    with pytest.raises(ValueError, match=f"'{missing}' is not available"):
         TrainConfig(steps=1, device=missing).resolve_device()
 
 

@@ -11,8 +11,8 @@ import tyro
 from rich.console import Console
 
 from tmatch.datasets import AssumedData, InputShapes
-from tmatch.plan import Draw, Plan, Precision, Utilisation, plan
-from tmatch.plan.report import record, render
+from tmatch.plan import Plan, Precision, Utilisation, plan
+from tmatch.plan.report import render, to_json
 from tmatch.runs import AnyRun, RunConfig
 from tmatch.runs.finetune import preflight_init
 from tmatch.tensors import positive_int
@@ -51,14 +51,14 @@ def main(
     """
     with Console(stderr=True).status("counting FLOPs and memory"):  # which a terminal alone shows
         found = plan_run(recipe, hardware, assumed)
-    print(json.dumps(record(found), indent=2) if json_output else render(found).rstrip("\n"))
+    print(json.dumps(to_json(found), indent=2) if json_output else render(found).rstrip("\n"))
 
 
 def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
     """The plan of a recipe."""
     if not isinstance(recipe, RunConfig):
         raise ValueError("`tmatch plan` plans generators; this is the recipe of an autoencoder.")
-    sizes, train, how = recipe.input_shapes(assumed), recipe.train, recipe.sampling
+    sizes, train = recipe.input_shapes(assumed), recipe.train
     length, width = sizes.text
     _print_sizes(sizes)
     with torch.device("meta"):
@@ -75,7 +75,7 @@ def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
         model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps,
         text=None if width is None else (length, width), micro_batch=train.batch_size // parts, replicas=train.replicas,
         precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
-        draw=Draw(how.steps, how.head_steps, guided=how.guidance != 1, iterations=how.iterations),
+        sampling=recipe.sampling,
     )  # fmt: skip
 
 

@@ -1,30 +1,29 @@
-"""Planning: what training a model and drawing from it would take on some GPUs, with nothing allocated."""
+"""Planning: what training a model and sampling from it costs on given GPUs, without allocating anything."""
 
-from tmatch.plan.devices import DEVICES, Device, device_of
+from tmatch.plan.devices import DEVICES, Accelerator, find_device
 from tmatch.plan.memory import Memory
 from tmatch.plan.meter import Cost
 from tmatch.plan.plan import Plan, Utilisation, plan, seconds
-from tmatch.plan.report import record, render
-from tmatch.plan.sampling import Calls, Draw, Sampling, sampling
+from tmatch.plan.report import render, to_json
+from tmatch.plan.sampling import Calls, SamplingCost, sampling_cost
 from tmatch.plan.training import Activations
 from tmatch.tensors import Precision
 
 __all__ = [
     "DEVICES",
+    "Accelerator",
     "Activations",
     "Calls",
     "Cost",
-    "Device",
-    "Draw",
     "Memory",
     "Plan",
     "Precision",
-    "Sampling",
+    "SamplingCost",
     "Utilisation",
-    "device_of",
+    "find_device",
     "plan",
-    "record",
     "render",
-    "sampling",
+    "sampling_cost",
     "seconds",
+    "to_json",
 ]

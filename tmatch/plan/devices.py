@@ -1,4 +1,4 @@
-"""Accelerators: how fast they multiply, how much they hold, how fast they read it."""
+"""Accelerators: peak FLOP/s, memory and memory bandwidth."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,11 +9,10 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Device:
-    """One accelerator, by its vendor's dense figures: those with sparsity are twice as large, and not for training.
+class Accelerator:
+    """One accelerator, by its vendor's figures without sparsity, in FLOP/s, bytes (GB as 2^30) and bytes/s.
 
-    Rates are in FLOP/s and bytes/s, memory in bytes: a vendor's GB of memory is 2^30 of them. On GeForce cards bfloat16
-    products add up in float32 at half the rate that is advertised for float16.
+    On GeForce cards bfloat16 products accumulate in float32 at half the rate that is advertised for float16.
     """
 
     name: str
@@ -24,31 +23,31 @@ class Device:
     bandwidth: float
 
     def peak(self, precision: Precision) -> float:
-        """FLOP/s of matrix products in a precision."""
+        """Return the FLOP/s of matrix products in a precision."""
         return {"bfloat16": self.bfloat16, "tf32": self.tf32, "float32": self.float32}[precision]
 
 
 _ALL = (
-    Device("H100 SXM", 989.4e12, 494.7e12, 66.9e12, 80 * GIB, 3.35e12),
-    Device("A100 80GB", 312e12, 156e12, 19.5e12, 80 * GIB, 2.039e12),
-    Device("A100 40GB", 312e12, 156e12, 19.5e12, 40 * GIB, 1.555e12),
-    Device("L40S", 362.05e12, 183e12, 91.6e12, 48 * GIB, 0.864e12),
-    Device("RTX 4090", 165.2e12, 82.6e12, 82.6e12, 24 * GIB, 1.008e12),
-    Device("RTX 3090", 71e12, 35.6e12, 35.6e12, 24 * GIB, 0.936e12),
+    Accelerator("H100 SXM", 989.4e12, 494.7e12, 66.9e12, 80 * GIB, 3.35e12),
+    Accelerator("A100 80GB", 312e12, 156e12, 19.5e12, 80 * GIB, 2.039e12),
+    Accelerator("A100 40GB", 312e12, 156e12, 19.5e12, 40 * GIB, 1.555e12),
+    Accelerator("L40S", 362.05e12, 183e12, 91.6e12, 48 * GIB, 0.864e12),
+    Accelerator("RTX 4090", 165.2e12, 82.6e12, 82.6e12, 24 * GIB, 1.008e12),
+    Accelerator("RTX 3090", 71e12, 35.6e12, 35.6e12, 24 * GIB, 0.936e12),
 )
 DEVICES = {device.name: device for device in _ALL}
-"""The devices, by name; the A100s are the SXM ones."""
+"""The devices by name; the A100s are the SXM versions."""
 
 
-def device_of(name: str) -> Device:
-    """The device of that name, however it is spaced and capitalised."""
+def find_device(name: str) -> Accelerator:
+    """Return a device by its name, ignoring case and spaces."""
     known = {_plain(key): device for key, device in DEVICES.items()}
     if _plain(name) in known:
         return known[_plain(name)]
     nearest = [known[key].name for key in get_close_matches(_plain(name), known, n=3, cutoff=0.4)]
     raise ValueError(
-        f"There is no device '{name}' in the table; {'the nearest are' if nearest else 'there are'} "
-        f"{', '.join(nearest or DEVICES)}. In Python another one is tmatch.plan.Device(...), with its vendor's figures."
+        f"Unknown device '{name}'; {'did you mean' if nearest else 'choose from'} {', '.join(nearest or DEVICES)}? "
+        "In Python, pass any other one as tmatch.plan.Accelerator(...)."
     )
 
 
@@ -56,6 +55,6 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def width(precision: Precision) -> int:
-    """Bytes of a number that matrix products read."""
+def bytes_per_number(precision: Precision) -> int:
+    """Return the bytes of a number in matrix products."""
     return 2 if precision == "bfloat16" else 4

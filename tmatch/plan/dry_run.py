@@ -1,4 +1,4 @@
-"""The sampler run on networks that do nothing, to learn what it would ask of them."""
+"""A dry run of the sampler: networks that compute nothing record how they are called."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from tmatch.plan.training import others
 
 @dataclass
 class Call:
-    """Calls that cost the same: the arguments of the first, how many there were, and how full their caches in all."""
+    """Calls of equal cost: the arguments of the first, their number, and the cached tokens summed over them."""
 
     args: tuple[Any, ...]
     named: dict[str, Any] = field(default_factory=dict)
@@ -25,84 +25,87 @@ class Call:
 
 @dataclass
 class FakeCache:
-    """A cache that knows how many tokens it was given, and nothing of them."""
+    """A KV cache that only counts its tokens."""
 
-    opened_with: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     filled: int = 0
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a head that does nothing prepares: what it was given."""
+    """What the stand-in for a head prepares: its arguments."""
 
     h: Tensor
     t: Tensor | None
-    time_cache: TimeCache | None
+    cache: TimeCache | None
 
 
 @dataclass
 class CallLog:
-    """What was asked of the networks, by kind of call: by shape, with or without a cache, with a clock new or wound."""
+    """The calls of the networks, grouped by shape, by whether there is a cache and by whether it is warm."""
 
-    openings: dict[Any, Call] = field(default_factory=dict)
+    caches: dict[Any, Call] = field(default_factory=dict)
     backbone: dict[Any, Call] = field(default_factory=dict)
     preparations: dict[Any, Call] = field(default_factory=dict)
     head: dict[Any, Call] = field(default_factory=dict)
     other: dict[Any, Call] = field(default_factory=dict)
 
-    def open(self, t: Any, condition: Any, batch: int, length: int) -> FakeCache:  # noqa: ANN401
-        """Stands in for the backbone's `open`."""
+    def init_cache(self, t: Any, condition: Any, batch: int, length: int) -> FakeCache:  # noqa: ANN401
+        """Stand in for `init_cache` of the backbone."""
         args = (t, condition, batch, length)
-        self.openings.setdefault((batch, length), Call(args)).count += 1
+        self.caches.setdefault((batch, length), Call(args)).count += 1
         return FakeCache(args)
 
-    def read(self, x: Tensor, t: Any = None, condition: Any = None, **named: Any) -> None:  # noqa: ANN401
-        """Notes a call of the backbone."""
+    def record_backbone(self, x: Tensor, t: Any = None, condition: Any = None, **named: Any) -> None:  # noqa: ANN401
+        """Record a call of the backbone."""
         cache = named.get("cache")
-        asked = self.backbone.setdefault((x.shape, cache is None), Call((x, t, condition), named))
-        asked.count += 1
+        call = self.backbone.setdefault((x.shape, cache is None), Call((x, t, condition), named))
+        call.count += 1
         if cache is not None:
-            asked.filled += cache.filled
+            call.filled += cache.filled
             cache.filled += x.shape[1]
 
-    def prepare(self, h: Tensor, t: Tensor | None, time_cache: TimeCache | None = None) -> Prepared:
-        """Stands in for the head's `prepare`."""
+    def prepare(self, h: Tensor, t: Tensor | None, cache: TimeCache | None = None) -> Prepared:
+        """Stand in for `prepare` of the head."""
         self.preparations.setdefault(h.shape, Call((h, t))).count += 1
-        return Prepared(h, t, time_cache)
+        return Prepared(h, t, cache)
 
-    def velocity(self, y_s: Tensor, s: Tensor, context: Prepared) -> Tensor:
-        """Stands in for the head; a clock that has been asked once knows what depends on the time alone."""
-        warm = bool(context.time_cache)
-        self.head.setdefault((y_s.shape, warm), Call((y_s, s, context))).count += 1
-        if context.time_cache is not None:
-            context.time_cache[float(s)] = None
-        return torch.empty_like(y_s)
+    def velocity(self, y: Tensor, s: Tensor, context: Prepared, r: Tensor | None = None) -> Tensor:
+        """Stand in for the head; a cache is warm after its first call."""
+        warm = bool(context.cache)
+        self.head.setdefault((y.shape, warm), Call((y, s, context))).count += 1
+        if context.cache is not None:
+            context.cache[float(s)] = None
+        return torch.empty_like(y)
 
-    def also(self, layer: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
-        """Notes a call of a layer that is in neither network, and does its work."""
+    def record_other(self, layer: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
+        """Record a call of a layer that is in neither network."""
         key = (layer, *(x.shape for x in args))
         self.other.setdefault(key, Call(args, {"layer": layer})).count += 1
 
 
 @contextmanager
-def rehearsing(kernel: Kernel) -> Iterator[CallLog]:
-    """With stand-ins in the networks' places, which answer in the right shape and note what they were asked."""
-    script, backbone, head = CallLog(), kernel.backbone, kernel.head
+def dry_run(kernel: Kernel) -> Iterator[CallLog]:
+    """Replace the networks by stand-ins that record their calls and return tensors of the right shapes."""
+    log, backbone, head = CallLog(), kernel.backbone, kernel.head
 
     def forward(x: Tensor, *args: Any, **named: Any) -> Tensor:  # noqa: ANN401
-        script.read(x, *args, **named)
+        log.record_backbone(x, *args, **named)
         return x.new_empty((*x.shape[:-1], cast("int", backbone.width)))
 
-    acting: list[tuple[nn.Module, str, Any]] = [(backbone, "forward", forward), (backbone, "init_cache", script.open)]
+    replaced: list[tuple[nn.Module, str, Any]] = [
+        (backbone, "forward", forward),
+        (backbone, "init_cache", log.init_cache),
+    ]
     if head is not None:
-        acting += [(head, "prepare", script.prepare), (head, "forward", script.velocity)]
-    for network, name, stand_in in acting:
-        setattr(network, name, stand_in)  # on the instance, before the class's own
-    hooks = [layer.register_forward_hook(script.also) for layer in others(kernel)]
+        replaced += [(head, "prepare", log.prepare), (head, "forward", log.velocity)]
+    for network, name, stand_in in replaced:
+        setattr(network, name, stand_in)  # on the instance, which shadows the class
+    hooks = [layer.register_forward_hook(log.record_other) for layer in others(kernel)]
     try:
-        yield script
+        yield log
     finally:
         for hook in hooks:
             hook.remove()
-        for network, name, _ in acting:
+        for network, name, _ in replaced:
             delattr(network, name)

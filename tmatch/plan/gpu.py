@@ -1,4 +1,4 @@
-"""What a GPU would do where the meta device does otherwise: fused attention, and autocast."""
+"""Simulation of a GPU on the meta device: fused attention and autocast."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -12,17 +12,16 @@ LOWERED = {
     F.linear, F.conv1d, F.conv2d, F.conv3d, F.scaled_dot_product_attention, torch.matmul, Tensor.matmul,
     Tensor.__matmul__, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum,
 }  # fmt: skip
-"""What CUDA's autocast computes in bfloat16."""
+"""Functions that CUDA autocast runs in bfloat16."""
 RAISED = {F.layer_norm, F.rms_norm, F.group_norm, F.softmax, torch.softmax, Tensor.softmax}
-"""Of what it computes in float32, that which networks call."""
+"""Functions that it runs in float32, as far as networks call them."""
 
 
 class GPUSimulationMode(TorchFunctionMode):
-    """Attention by a fused kernel, which keeps no scores, and with `autocast` products in bfloat16 as CUDA has them.
+    """Attention by a fused kernel, and with `autocast` matrix products in bfloat16 as on CUDA.
 
-    The meta device has no autocast of its own, and its attention writes the scores out. The fused kernel computes them
-    again in backward, and that is counted. `copies` are the bytes of the weights that were cast: autocast casts a
-    weight once a step.
+    The meta device has no autocast, and its attention materializes the scores. The fused kernel recomputes them in the
+    backward pass, which is counted. `copies` are the bytes of cast weights; autocast casts each weight once per step.
     """
 
     def __init__(self, autocast: bool = False) -> None:
@@ -32,7 +31,7 @@ class GPUSimulationMode(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         self._before = torch.is_autocast_enabled("cuda")
-        torch.set_autocast_enabled("cuda", self.autocast)  # which networks may ask for, and meta tensors do not heed
+        torch.set_autocast_enabled("cuda", self.autocast)  # networks may query it; meta tensors ignore it
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -75,7 +74,7 @@ def fused_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """PyTorch's memory-efficient kernel, which takes a mask as numbers to add to the scores."""
+    """Run PyTorch's memory-efficient kernel, which takes a mask as a bias of the scores."""
     bias = attn_mask
     if bias is not None:
         bias = torch.zeros_like(bias, dtype=query.dtype) if bias.dtype == torch.bool else bias

@@ -1,11 +1,11 @@
-"""What each rank must hold: all of it under DDP, a share of it under FSDP2."""
+"""Memory per rank under DDP and FSDP2."""
 
 from dataclasses import asdict, dataclass
 
 from torch import nn
 
 from tmatch.model import Model
-from tmatch.plan.devices import width
+from tmatch.plan.devices import bytes_per_number
 from tmatch.plan.training import Activations
 from tmatch.tensors import Precision
 
@@ -14,9 +14,9 @@ FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one rank: float32 weights, gradients, AdamW's two moments and the averaged weights; and in use.
+    """Bytes on one rank: float32 weights, gradients, the two moments of AdamW, averaged weights and activations.
 
-    `copies` are weights as matrix products read them, and gradients as they come, where those are not the ones above.
+    `copies` are weights in the precision of matrix products and unreduced gradients, where these are separate.
     """
 
     weights: int
@@ -28,7 +28,7 @@ class Memory:
 
     @property
     def states(self) -> int:
-        """What does not depend on what is computed."""
+        """Everything but copies and activations."""
         return self.weights + self.gradients + self.moments + self.average
 
     @property
@@ -37,30 +37,32 @@ class Memory:
 
 
 def replicated(model: nn.Module, activations: Activations) -> Memory:
-    """DDP: every rank holds everything, and the copies are autocast's.
+    """DDP: every rank holds everything; the copies are those of autocast.
 
-    Gradients are views of DDP's buckets (`gradient_as_bucket_view=True`); else those would hold them once more.
+    Gradients are views of the buckets of DDP (`gradient_as_bucket_view=True`).
     """
     return _states(model, 1, activations.copies, activations.peak)
 
 
-def sharded(model: Model, activations: Activations, ranks: int, precision: Precision, accumulate: int = 1) -> Memory:
-    """FSDP2: every rank holds 1/N of the states, and gathers a block's weights when it is their turn.
+def sharded(
+    model: Model, activations: Activations, ranks: int, precision: Precision, accumulation_steps: int = 1
+) -> Memory:
+    """FSDP2: every rank holds 1/N of the states and gathers the weights of one module at a time.
 
-    Where several parts of a batch are accumulated, it keeps all gradients whole, in float32, until the last of them.
+    With gradient accumulation it keeps full float32 gradients until the last micro-batch.
     """
-    learnt = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    collected = FLOAT32 * learnt if accumulate > 1 else 0
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    collected = FLOAT32 * trained if accumulation_steps > 1 else 0
     return _states(model, ranks, gathered(model, precision) + collected, activations.peak)
 
 
 def _states(model: nn.Module, ranks: int, copies: int, activations: int) -> Memory:
-    learnt = -(-sum(p.numel() for p in model.parameters() if p.requires_grad) // ranks)
+    trained = -(-sum(p.numel() for p in model.parameters() if p.requires_grad) // ranks)
     weights = -(-sum(p.numel() for p in model.parameters()) // ranks)
     return Memory(
         weights=FLOAT32 * weights,
-        gradients=FLOAT32 * learnt,
-        moments=2 * FLOAT32 * learnt,
+        gradients=FLOAT32 * trained,
+        moments=2 * FLOAT32 * trained,
         average=FLOAT32 * weights,
         copies=copies,
         activations=activations,
@@ -68,13 +70,13 @@ def _states(model: nn.Module, ranks: int, copies: int, activations: int) -> Memo
 
 
 def gathered(model: Model, precision: Precision) -> int:
-    """Bytes of whole weights that FSDP2 has at a time, and of their gradients, in the precision of the products.
+    """Return the bytes of the full weights that FSDP2 holds at a time, and of their gradients.
 
-    Of the units one is computed and the next on its way; all else is the root's, which stays.
+    These are the root's, those of the module that is computed, and those of the next one, which is prefetched.
     """
-    units = sorted(_with_gradients(unit) for unit in model.kernel.fsdp_modules())
-    root = _with_gradients(model) - sum(units)
-    return width(precision) * (root + sum(units[-2:]))
+    modules = sorted(_with_gradients(module) for module in model.kernel.fsdp_modules())
+    root = _with_gradients(model) - sum(modules)
+    return bytes_per_number(precision) * (root + sum(modules[-2:]))
 
 
 def _with_gradients(module: nn.Module) -> int:

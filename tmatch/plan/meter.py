@@ -1,4 +1,4 @@
-"""Measuring what is never computed, on the meta device: FLOPs, bytes alive, and weights read."""
+"""Measurements on the meta device: FLOPs, live bytes and weights read."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ from tmatch.plan.gpu import GPUSimulationMode
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs, and how many weights are read for them."""
+    """FLOPs, and the number of weights that are read for them."""
 
     flops: int
     weights: int
 
 
 def cost(call: Callable[[], object], networks: nn.Module) -> Cost:
-    """What a call costs, forward only."""
+    """Return the cost of a call, without the backward pass."""
     reads, counter = WeightReadMode(networks), FlopCounterMode(display=False)
     with torch.no_grad(), counter, reads, GPUSimulationMode():
         call()
@@ -32,9 +32,9 @@ def cost(call: Callable[[], object], networks: nn.Module) -> Cost:
 
 
 class PeakMemoryMode(TorchDispatchMode):
-    """Counts the bytes of the storages that were made and are still held, `now` and at the `peak`.
+    """Counts the bytes of live storages, `now` and at the `peak`.
 
-    Views share a storage and count once, and what was there before does not count, so parameters are left out.
+    Views share a storage, which counts once; storages from before, such as parameters, do not count.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class PeakMemoryMode(TorchDispatchMode):
 
 
 class WeightReadMode(TorchDispatchMode):
-    """Counts the `numbers` in those parameters of some networks that anything was computed from."""
+    """Counts the `numbers` in the parameters that operations read."""
 
     def __init__(self, networks: nn.Module) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class WeightReadMode(TorchDispatchMode):
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """All tensors in nested lists and tuples."""
+    """Yield all tensors in nested lists and tuples."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -92,16 +92,16 @@ def tensors(value: object) -> Iterator[Tensor]:
 
 
 def backward(loss: Tensor) -> None:
-    """`loss.backward()`, but inside the function modes that are on.
+    """Run `loss.backward()` within the active function modes.
 
-    `Tensor.backward` takes those off while it runs, and checkpointing computes blocks again in there.
+    `Tensor.backward` disables them, but checkpointing recomputes blocks during the backward pass.
     """
     torch.autograd.backward(get_gradient_edge(loss), torch.ones_like(loss))
 
 
 @contextmanager
 def gradients(model: nn.Module) -> Iterator[None]:
-    """With a gradient on every parameter, as memory holds them, so that backward adds to them; then as it was."""
+    """Give every trained parameter a gradient, to which the backward pass adds; restore them on exit."""
     before = [(p, p.grad) for p in model.parameters()]
     for p, _ in before:
         p.grad = torch.empty_like(p) if p.requires_grad else None
@@ -114,7 +114,7 @@ def gradients(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def checkpointing(model: nn.Module, on: bool) -> Iterator[None]:
-    """With activation checkpointing on or off; then as it was."""
+    """Turn activation checkpointing on or off; restore it on exit."""
     before = {part: part.checkpointing for part in checkpointed(model)}
     for part in before:
         part.checkpointing = on  # type: ignore[assignment]
@@ -126,5 +126,5 @@ def checkpointing(model: nn.Module, on: bool) -> Iterator[None]:
 
 
 def checkpointed(model: nn.Module) -> list[nn.Module]:
-    """The networks that have checkpointing to turn on."""
+    """Return the networks that support checkpointing."""
     return [part for part in model.modules() if isinstance(getattr(part, "checkpointing", None), bool)]

@@ -1,4 +1,4 @@
-"""A plan in words: tables for people, a dictionary for programs."""
+"""Reports of a plan: tables and JSON."""
 
 from dataclasses import asdict
 from io import StringIO
@@ -16,31 +16,31 @@ HEAD_STEPS = (1, 4, 16, 64)
 
 
 def render(plan: Plan, width: int = 120) -> str:
-    """The plan as tables of plain text."""
+    """Return the plan as tables of plain text."""
     text = StringIO()
     console = Console(file=text, width=width, color_system=None, highlight=False)
-    for table in (_model(plan), _memory(plan), _training(plan), _drawing(plan), _times(plan)):
+    for table in (_model(plan), _memory(plan), _training(plan), _sampling(plan), _times(plan)):
         console.print(table)
     return text.getvalue()
 
 
-def record(plan: Plan) -> dict[str, Any]:
-    """The plan as numbers that JSON can hold; bytes, FLOPs and seconds, unless a name says otherwise."""
+def to_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as JSON values in bytes, FLOPs and seconds, unless a name says otherwise."""
     return {
         "device": plan.device.name,
         "gpus": plan.gpus,
         "batch": plan.batch,
         "micro_batch": plan.micro_batch,
-        "accumulate": plan.accumulate,
+        "gradient_accumulation_steps": plan.accumulation_steps,
         "steps": plan.steps,
-        "tokens_an_image": plan.tokens,
+        "tokens_per_image": plan.tokens,
         "precision": plan.precision,
         "utilisation": asdict(plan.utilisation),
         "parameters": dict(plan.parameters),
         "trained": dict(plan.trained),
-        "flops_a_step": dict(plan.flops),
+        "flops_per_step": dict(plan.flops),
         "activations": [None if used is None else asdict(used) for used in plan.activations],
-        "memory_a_rank": {
+        "memory_per_rank": {
             way: {
                 **asdict(memory),
                 "total": memory.total,
@@ -49,21 +49,21 @@ def record(plan: Plan) -> dict[str, Any]:
             }
             for way, memory in plan.memory.items()
         },
-        "seconds_a_step": plan.seconds_a_step,
-        "images_a_second": plan.images_a_second,
-        "tokens_a_second": plan.tokens_a_second,
+        "seconds_per_step": plan.seconds_per_step,
+        "images_per_second": plan.images_per_second,
+        "tokens_per_second": plan.tokens_per_second,
         "days": plan.days,
         "gpu_hours": plan.gpu_hours,
-        "drawing": {
+        "sampling": {
             "transitions": plan.sampling.transitions,
-            "head_steps": plan.sampling.draw.head_steps,
-            "guided": plan.sampling.draw.guided,
-            "images": plan.sampling.draw.images,
+            "head_steps": plan.sampling.config.head_steps,
+            "guided": plan.sampling.guided,
+            "images": plan.sampling.images,
             "evaluations": {name: plan.sampling.evaluations(name) for name in NETWORKS},
             "flops": {name: plan.sampling.flops(name) for name in NETWORKS},
-            "seconds": {name: plan.drawing(name) for name in NETWORKS},
-            "at_least_seconds": plan.seconds_to_draw,
-            "at_least_seconds_by_steps": {
+            "seconds": {name: plan.sampling_seconds(name) for name in NETWORKS},
+            "min_seconds": plan.seconds_to_sample,
+            "min_seconds_by_steps": {
                 steps: {head: plan.seconds_with(steps, head) for head in _head_steps(plan)} for steps in _steps(plan)
             },
         },
@@ -71,69 +71,71 @@ def record(plan: Plan) -> dict[str, Any]:
 
 
 def _model(plan: Plan) -> Table:
-    table = Table("part", "parameters", "trained", "TFLOPs a step", "share", title="The model")
+    table = Table("part", "parameters", "trained", "TFLOPs per step", "fraction", title="Model")
     columns = [{**parts, "all": sum(parts.values())} for parts in (plan.parameters, plan.trained, plan.flops)]
     for part in columns[0]:
         count, trained, flops = (column[part] for column in columns)
-        share = f"{flops / columns[-1]['all']:.1%}"
-        table.add_row(part, f"{count / 1e6:,.1f}M", f"{trained / 1e6:,.1f}M", f"{flops / 1e12:,.1f}", share)
+        fraction = f"{flops / columns[-1]['all']:.1%}"
+        table.add_row(part, f"{count / 1e6:,.1f}M", f"{trained / 1e6:,.1f}M", f"{flops / 1e12:,.1f}", fraction)
     return table
 
 
 def _memory(plan: Plan) -> Table:
     kinds = ("weights", "gradients", "moments", "average", "copies", "activations")
-    title = f"GiB on each of {plan.gpus} {plan.device.name}, {plan.micro_batch} images at a time, {plan.precision}"
-    spare = f"{plan.device.memory / GIB:.0f} GiB each, of which {SPARE:.0%} is left free. "
-    again = "Checkpointing computes blocks twice; times are of the model as it was built."
-    caption = spare + (again if plan.activations[1] else "This backbone has no checkpointing.")
+    title = (
+        f"GiB per GPU ({plan.gpus} x {plan.device.name}), micro-batches of {plan.micro_batch} images, {plan.precision}"
+    )
+    spare = f"{plan.device.memory / GIB:.0f} GiB per GPU, of which {SPARE:.0%} is reserved. "
+    times = "Checkpointing recomputes blocks; times are for the model as built."
+    caption = spare + (times if plan.activations[1] else "This backbone does not support checkpointing.")
     table = Table(title=title, caption=caption)
     table.add_column(no_wrap=True)
-    for heading in (*kinds, "in all", "fits", "room for"):
+    for heading in (*kinds, "total", "fits", "largest micro-batch"):
         table.add_column(heading)
-    for way, memory in plan.memory.items():
+    for strategy, memory in plan.memory.items():
         numbers = [f"{getattr(memory, kind) / GIB:.1f}" for kind in kinds]
         fits = "yes" if plan.fits(memory) else "no"
-        room = f"{plan.largest_micro_batch(memory)} images"
-        table.add_row(way, *numbers, f"{memory.total / GIB:.1f}", fits, room)
+        largest = str(plan.largest_micro_batch(memory))
+        table.add_row(strategy, *numbers, f"{memory.total / GIB:.1f}", fits, largest)
     return table
 
 
 def _training(plan: Plan) -> Table:
-    share = f"at {plan.utilisation.training:.0%} of the peak"
-    table = Table("", share, title=f"Training: {plan.steps:,} steps of {plan.batch:,} images")
-    parts = "at once" if plan.accumulate == 1 else f"in {plan.accumulate} parts"
-    table.add_row("a step", f"{plan.seconds_a_step:,.3f} s, {parts}")
-    table.add_row("speed", f"{plan.images_a_second:,.0f} images/s, {plan.tokens_a_second:,.0f} tokens/s")
+    utilisation = f"at {plan.utilisation.training:.0%} of the peak"
+    table = Table("", utilisation, title=f"Training: {plan.steps:,} steps of {plan.batch:,} images")
+    table.add_row("step", f"{plan.seconds_per_step:,.3f} s, {plan.accumulation_steps} micro-batches per GPU")
+    table.add_row("speed", f"{plan.images_per_second:,.0f} images/s, {plan.tokens_per_second:,.0f} tokens/s")
     hours = 24 * plan.days
     time = f"{plan.days:,.2f} days" if hours > 2 else f"{60 * hours:,.1f} minutes"
-    table.add_row("to the end", f"{time}, {plan.gpu_hours:,.{0 if plan.gpu_hours > 10 else 2}f} GPU-hours")
+    table.add_row("total", f"{time}, {plan.gpu_hours:,.{0 if plan.gpu_hours > 10 else 2}f} GPU-hours")
     return table
 
 
-def _drawing(plan: Plan) -> Table:
-    draw, shares = plan.sampling.draw, plan.utilisation
-    images = "1 image" if draw.images == 1 else f"{draw.images} images"
-    how = f"{plan.sampling.transitions} x {draw.head_steps} steps, {'guided' if draw.guided else 'not guided'}"
-    title = f"Drawing {images} on one GPU: {how}; no less than {plan.seconds_to_draw:,.3f} s"
-    caption = f"At {shares.backbone:.1%} of the peak for the backbone and {shares.head:.1%} for the head."
-    table = Table("part", "evaluations", "GFLOPs", "seconds", title=title, caption=caption, min_width=76)
+def _sampling(plan: Plan) -> Table:
+    sampled, utilisation = plan.sampling, plan.utilisation
+    images = "1 image" if sampled.images == 1 else f"{sampled.images} images"
+    guided = "with guidance" if sampled.guided else "without guidance"
+    steps = f"{sampled.transitions} x {sampled.config.head_steps} steps {guided}"
+    title = f"Sampling {images} on one GPU: {steps}, at least {plan.seconds_to_sample:,.3f} s"
+    caption = f"At {utilisation.backbone:.1%} of the peak for the backbone and {utilisation.head:.1%} for the head."
+    table = Table("network", "evaluations", "GFLOPs", "seconds", title=title, caption=caption, min_width=76)
     for name in NETWORKS:
-        numbers = f"{plan.sampling.evaluations(name):,}", f"{plan.sampling.flops(name) / 1e9:,.1f}"
-        table.add_row(name, *numbers, f"{plan.drawing(name):,.4f}")
+        numbers = f"{sampled.evaluations(name):,}", f"{sampled.flops(name) / 1e9:,.1f}"
+        table.add_row(name, *numbers, f"{plan.sampling_seconds(name):,.4f}")
     return table
 
 
 def _steps(plan: Plan) -> tuple[int, ...]:
-    """Transitions worth a row: the model's own, where it takes no others."""
-    return (plan.sampling.transitions,) if plan.sampling.draw.steps is None else STEPS
+    """Return the rows: the transitions of the model, if it allows no others."""
+    return (plan.sampling.transitions,) if plan.sampling.config.steps is None else STEPS
 
 
 def _head_steps(plan: Plan) -> tuple[int, ...]:
-    return HEAD_STEPS if plan.sampling.evaluations("head") else (plan.sampling.draw.head_steps,)
+    return HEAD_STEPS if plan.sampling.evaluations("head") else (plan.sampling.config.head_steps,)
 
 
 def _times(plan: Plan) -> Table:
-    title = "Seconds, no less than, by transitions and head steps"
+    title = "Minimum seconds by transitions and head steps"
     has_head = bool(plan.sampling.evaluations("head"))
     table = Table(
         "", *(f"{head} head" if has_head else "no head" for head in _head_steps(plan)), title=title, min_width=56

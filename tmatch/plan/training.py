@@ -1,4 +1,4 @@
-"""What a training step takes: parameters, FLOPs by part, and what is alive between forward and backward."""
+"""The cost of a training step: parameters, FLOPs and activations."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,20 +16,19 @@ from tmatch.plan.meter import PeakMemoryMode, backward, checkpointing, gradients
 from tmatch.rng import RandomStreams
 from tmatch.tensors import Precision
 
-Shape = Sequence[int]
+StateShape = Sequence[int]
 """(*grid, channels) of a state."""
 Text = tuple[int, int]
 """(length, width) of the text embedding of an image."""
-Parts = dict[str, int]
-"""A number for the backbone, one for the head, and one for what is in neither."""
+PerNetwork = dict[str, int]
+"""A number for the backbone, for the head, and for the layers in neither."""
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes: what forward `kept` for backward, the `peak` of the step, and the bfloat16 `copies` of weights beside it.
+    """Bytes `kept` for the backward pass, the `peak` of the step, and bfloat16 `copies` of weights.
 
-    The peak has what backward makes on its way, the gradient of one weight at a time included, where the gradients
-    themselves, the weights and their copies have places of their own.
+    The peak includes temporary tensors of the backward pass, but not the weights, their copies and their gradients.
     """
 
     kept: int
@@ -37,39 +36,39 @@ class Activations:
     copies: int
 
 
-def parameters(model: Model, learnt: bool = False) -> Parts:
-    """Numbers by part; with `learnt` those alone that training changes."""
-    backbone, head, all_of_it = (_size(part, learnt) for part in (model.kernel.backbone, model.kernel.head, model))
-    return {"backbone": backbone, "head": head, "other": all_of_it - backbone - head}
+def parameters(model: Model, trained: bool = False) -> PerNetwork:
+    """Count parameters; with `trained`, only those that require gradients."""
+    backbone, head, total = (_size(part, trained) for part in (model.kernel.backbone, model.kernel.head, model))
+    return {"backbone": backbone, "head": head, "other": total - backbone - head}
 
 
-def _size(module: nn.Module | None, learnt: bool) -> int:
-    return 0 if module is None else sum(p.numel() for p in module.parameters() if p.requires_grad or not learnt)
+def _size(module: nn.Module | None, trained: bool) -> int:
+    return 0 if module is None else sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
 
 
 def condition_of(text: Text | None, batch: int) -> Condition | None:
-    """A text embedding of which only the shape is known."""
+    """Return a text embedding on the meta device."""
     return None if text is None else Condition.dense(torch.empty(batch, *text, device="meta"))
 
 
-def loss_of(model: Model, shape: Shape, text: Text | None, batch: int) -> Tensor:
-    """Algorithm 1, on a batch of which only the shape is known."""
+def loss_of(model: Model, shape: StateShape, text: Text | None, batch: int) -> Tensor:
+    """Return the loss of Algorithm 1 on a batch on the meta device."""
     x_T = torch.empty(batch, *shape, device="meta")
     return model.loss(x_T, RandomStreams(range(batch), "meta"), condition_of(text, batch)).mean()
 
 
-def flops(model: Model, shape: Shape, text: Text | None, batch: int) -> Parts:
-    """Of forward and backward, by part, as FlopCounterMode counts them: two for each multiplication of a product.
+def flops(model: Model, shape: StateShape, text: Text | None, batch: int) -> PerNetwork:
+    """Count FLOPs of the forward and backward pass with FlopCounterMode: two per multiplication of a matrix product.
 
-    The counter knows the backbone by its class. Layers in neither network (read-outs, embeddings) are measured by
-    themselves, and the head is what is left.
+    The counter identifies the backbone by its class. Layers in neither network (readouts, embeddings) are measured
+    separately; the remainder is the head's.
     """
     kernel, counter = model.kernel, FlopCounterMode(display=False)
-    calls: list[tuple[nn.Module, tuple[Tensor, ...]]] = []  # of the other layers
+    calls: list[tuple[nn.Module, tuple[Tensor, ...]]] = []  # of layers in neither network
     with ExitStack() as hooks:
         for part in others(kernel):
-            note = part.register_forward_hook(lambda part, args, _: calls.append((part, args)))
-            hooks.callback(note.remove)
+            hook = part.register_forward_hook(lambda part, args, _: calls.append((part, args)))
+            hooks.callback(hook.remove)
         with counter, GPUSimulationMode(), gradients(model):
             backward(loss_of(model, shape, text, batch))
     backbone = sum(counter.get_flop_counts()[type(kernel.backbone).__name__].values())
@@ -79,14 +78,14 @@ def flops(model: Model, shape: Shape, text: Text | None, batch: int) -> Parts:
 
 
 def others(kernel: Kernel) -> list[nn.Module]:
-    """The layers that are neither in the backbone nor in the head."""
+    """Return the layers in neither the backbone nor the head."""
     networks = [network for network in (kernel.backbone, kernel.head) if network is not None]
     within = {part for network in networks for part in network.modules()}
     return [part for part in kernel.modules() if part not in within and not list(part.children())]
 
 
 def _alone(part: nn.Module, args: tuple[Tensor, ...]) -> int:
-    """FLOPs of a layer by itself, forward and backward."""
+    """Count FLOPs of the forward and backward pass of one layer."""
     inputs = [x.detach().requires_grad_(x.requires_grad) for x in args]
     with FlopCounterMode(display=False) as counter, gradients(part):
         out = part(*inputs)
@@ -96,12 +95,11 @@ def _alone(part: nn.Module, args: tuple[Tensor, ...]) -> int:
 
 
 def activations(
-    model: Model, shape: Shape, text: Text | None, batch: int, precision: Precision, checkpoint: bool
+    model: Model, shape: StateShape, text: Text | None, batch: int, precision: Precision, checkpoint: bool
 ) -> Activations:
-    """What is alive in a step of a batch, beyond weights and gradients; each storage counts once, and parameters not.
+    """Measure the live bytes of a training step beyond weights and gradients.
 
-    Eager execution, by the sizes of tensors: an allocator's rounding and fragments come on top, and a compiler may keep
-    less.
+    Tensor sizes in eager execution: an allocator adds fragmentation, and a compiler may keep less.
     """
     alive, gpu = PeakMemoryMode(), GPUSimulationMode(autocast=precision == "bfloat16")
     with checkpointing(model, checkpoint), gradients(model), alive, gpu:

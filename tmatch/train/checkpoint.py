@@ -135,7 +135,7 @@ def load(path: Path, group: str) -> dict[str, Tensor]:
         from tmatch.train import dcp  # takes a second, which others save
 
         shapes = {name: shape for name, shape in dcp.shapes(path).items() if name.startswith(f"{group}/")}
-        dcp.fill(path, tensors := {name: torch.empty(shape) for name, shape in shapes.items()})
+        dcp.read(path, tensors := {name: torch.empty(shape) for name, shape in shapes.items()})
         return {names(name.removeprefix(f"{group}/")): tensor for name, tensor in tensors.items()}
 
 
@@ -151,7 +151,7 @@ def fill(path: Path, tensors: Tensors, distribute_like: Callable[[Tensor, Tensor
 
             saved = dcp.shapes(path)
             _require_same(path, {names(name): shape for name, shape in saved.items()}, own)
-            dcp.fill(path, {name: own[names(name)] for name in saved})
+            dcp.read(path, {name: own[names(name)] for name in saved})
             return
         _require_same(path, {names(name): shape for name, shape in _shapes(path, list(tensors)).items()}, own)
         for group in tensors:

@@ -42,7 +42,7 @@ def shapes(folder: Path) -> dict[str, torch.Size]:
     return found
 
 
-def fill(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+def read(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Load what `write` wrote into tensors that are full, or sharded over any number of processes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
