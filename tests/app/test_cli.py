@@ -84,7 +84,7 @@ def test_lists_name_everything_within_80_columns(monkeypatch: pytest.MonkeyPatch
         (["train", "shapes-dtm", "--out", "x", "--backbone.width", "130", "--data.images", "9"], ["130"]),
         (["train", "shapes-dtm", "--out", "x", "--autoencoder", "nowhere", "--data.images", "9"], ["nowhere"]),
         (["train", "shapes-dtm", "--out", "/proc/nowhere/run", "--data.images", "9"], ["/proc/nowhere"]),
-        (["train", "shapes-dtm", "--out", "x", "--config", "none.yaml"], ["no settings file none.yaml"]),
+        (["train", "shapes-dtm", "--out", "x", "--config", "none.yaml"], ["none.yaml"]),
         (["train", "folder-dtm", "--out", "x", "--data.folder", "nowhere"], ["folder nowhere"]),
         (["generate"], ["Give a prompt"]),
         (["generate", ""], ["prompt is empty"]),

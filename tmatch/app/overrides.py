@@ -20,15 +20,9 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                raise _DuplicateKey(
-                    f"sets '{key.value}' twice, again in line {key.start_mark.line + 1}; remove one of them."
-                )
+                raise yaml.YAMLError(f"'{key.value}' is set twice, again in line {key.start_mark.line + 1}")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
-
-
-class _DuplicateKey(ValueError):
-    """A key is set twice."""
 
 
 _Loader.add_implicit_resolver(
@@ -38,14 +32,10 @@ _Loader.add_implicit_resolver(
 
 def with_file(settings: AnySettings, path: Path) -> AnySettings:
     """Settings, overridden by a YAML file."""
-    if not path.is_file():
-        raise ValueError(f"There is no settings file {path}.")
     try:
         changes = _Loader(path.read_text(encoding="utf-8-sig")).get_single_data()
-    except _DuplicateKey as error:
-        raise ValueError(f"{path} {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from error
+        raise ValueError(f"{path} is not valid YAML ({' '.join(str(error).split())}).") from error
     if isinstance(changes, dict) and {"run", "shape"} <= changes.keys():
         changes = changes["run"]  # the model.json of a run
     if not isinstance(changes, dict):
