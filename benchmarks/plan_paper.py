@@ -1,9 +1,9 @@
-"""The paper's sampling times on an H100, held against what its networks compute; and what its training would take.
+"""The paper's sampling times on an H100 compared with what its networks compute, and an estimate of its training.
 
     python benchmarks/plan_paper.py [--out docs/results/plan_paper.json] [--tables]
 
-Nothing is timed here: FLOPs and weights read are measured on the meta device, the rest is the vendor's figures and two
-utilisations, one for each network. `--tables` prints the tables of docs/plan.md.
+Nothing is timed: FLOPs and bytes of weights are counted on the meta device; the rest is the vendor's figures and one
+utilisation per network. `--tables` prints the tables of docs/plan.md.
 """
 
 import argparse
@@ -33,13 +33,13 @@ TABLE = {
     64: (0.3, 0.6, 1.2, 2.5, 4.9, 9.9, 19.7, 39.4),
     128: (0.5, 1.1, 2.1, 4.3, 8.5, 17.0, 34.0, 68.1),
 }
-"""Seconds an image by head steps (0 is flow matching) and transitions, as printed."""
+"""Seconds per image by head steps (0 is flow matching) and transitions, as printed in the paper."""
 FITTED = Utilisation(backbone=0.019, head=0.0037)
-"""What makes 84 and 3.5 ms of the FLOPs of a guided image in bfloat16: fitted to those two numbers, not measured."""
+"""Gives 84 and 3.5 ms for a guided image in bfloat16: fitted to those two numbers, not measured."""
 
 
 def model(name: str) -> tm.Model:
-    """The paper's sizes, with nothing allocated."""
+    """A model of the paper's size, with nothing allocated."""
     with torch.device("meta"):
         return tm.build(name, tm.DiT(channels=16, width=2048, depth=24, heads=16, condition_width=4096), channels=16)
 
@@ -50,7 +50,7 @@ def formula(steps: int, head_steps: int) -> float:
 
 
 def costs(guided: bool) -> dict[str, Cost]:
-    """Of one image: a call of the backbone, what the head does once a transition, a call of the head, a read-out."""
+    """Cost of one call for one image: backbone, preparation of the head, head, read-out."""
     config = SamplingConfig(steps=1, head_steps=1, guidance=2.0 if guided else 1.0)
     backbone, prepared, head = (calls.each for calls in sampling_cost(model("dtm"), SHAPE, TEXT, config).calls)
     *_, readout = (calls.each for calls in sampling_cost(model("fm"), SHAPE, TEXT, config).calls)
@@ -58,7 +58,7 @@ def costs(guided: bool) -> dict[str, Cost]:
 
 
 def predicted(each: Mapping[str, Cost], steps: int, head_steps: int, shares: Utilisation) -> float:
-    """Seconds an image; without head steps that of flow matching."""
+    """Seconds per image; 0 head steps is flow matching."""
     backbone, prepared, head, readout = (
         seconds(each[name], H100, "bfloat16", shares.head if name in ("preparation", "head") else shares.backbone)
         for name in ("backbone", "preparation", "head", "readout")
@@ -67,7 +67,7 @@ def predicted(each: Mapping[str, Cost], steps: int, head_steps: int, shares: Uti
 
 
 def compare() -> dict[str, Any]:
-    """All that is said of sampling."""
+    """All results on sampling."""
     each = {"guided": costs(True), "not guided": costs(False)}
     guided = each["guided"]
     joint = guided["head"].flops + guided["preparation"].flops
@@ -102,7 +102,7 @@ def compare() -> dict[str, Any]:
 
 
 def implied(each: Mapping[str, Cost], peak: float) -> dict[str, float]:
-    """FLOPs / (seconds x peak), by the paper's seconds."""
+    """Utilisation implied by the paper's times: FLOPs / (seconds x peak)."""
     return {
         "backbone": each["backbone"].flops / (BACKBONE_MS / 1000 * peak),
         "head": each["head"].flops / (HEAD_MS / 1000 * peak),
@@ -110,7 +110,7 @@ def implied(each: Mapping[str, Cost], peak: float) -> dict[str, float]:
 
 
 def training() -> dict[str, Any]:
-    """The paper's run, 500K steps of 2048, on 64 H100s: a number of our choice, for the paper gives none."""
+    """500K steps of 2048 images on 64 H100s; the paper does not state the number of GPUs."""
     return to_json(plan(model("dtm"), SHAPE, 2048, H100, 64, 500_000, text=TEXT, sampling=SamplingConfig()))
 
 
@@ -118,7 +118,7 @@ def tables(result: Mapping[str, Any]) -> str:
     """The tables of docs/plan.md."""
     gflops, read, run = result["gflops"], result["milliseconds_to_read_them"], result["training"]
     lines = [
-        "| one call, one image | GFLOPs, guided | not guided | ms to read its weights in bfloat16 |",
+        "| one call, one image | GFLOPs, guided | GFLOPs, unguided | ms to read the bfloat16 weights |",
         "|---|---|---|---|",
     ]
     for name in ("backbone", "preparation", "head"):
@@ -126,7 +126,7 @@ def tables(result: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {numbers} |")
     lines += [
         "",
-        "| if it ran in | backbone, guided | head, guided | backbone, not guided | head, not guided |",
+        "| precision | backbone, guided | head, guided | backbone, unguided | head, unguided |",
         "|---|---|---|---|---|",
     ]
     for precision in ("bfloat16", "tf32", "float32"):
@@ -139,7 +139,7 @@ def tables(result: Mapping[str, Any]) -> str:
         lines.append(f"| {head} | {' | '.join(f'{ours:.2f} ({printed})' for ours, printed in pairs)} |")
     lines += [
         "",
-        "| on each of 64 H100s, 32 images at a time, bfloat16 | states | copies | activations | GiB in all |",
+        "| GiB per GPU (64 H100s, 32 images each, bfloat16) | states | copies | activations | total |",
         "|---|---|---|---|---|",
     ]
     for way, memory in run["memory_per_rank"].items():
@@ -151,7 +151,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="also write the result there")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     parser.add_argument("--tables", action="store_true", help="print tables instead of JSON")
     args = parser.parse_args()
     result = json.loads(json.dumps({**compare(), "training": training(), "torch": torch.__version__}))

@@ -94,10 +94,6 @@ class ImageData(DataConfig):
         parts = [*map(str, images.captions), autoencoder_digest(codec) or ""]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def version(self, images: CaptionedImages) -> str:
-        """Whatever else the pixels of `images` depend on: it names the cache of encoded images."""
-        return self.model_dump_json()
-
     def open(self, context: OpenContext) -> Dataset:
         """Encode all images, or read them from the cache of encoded images."""
         training, validation = self.training(), self.validation(context.validation_images)
@@ -132,13 +128,8 @@ class ImageData(DataConfig):
 
     def _encoded(self, images: CaptionedImages, codec: Codec, context: OpenContext) -> torch.Tensor:
         device = context.train.resolve_device()
-        parts = (
-            self.version(images),
-            self.fingerprint(images, codec),
-            codec.patch.patch,
-            device.type,
-            torch.__version__,
-        )
+        encoder = (autoencoder_digest(codec), codec.patch.patch, device.type, torch.__version__)
+        parts = (images.fingerprint(), len(images), *encoder)
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
         return encode_dataset(codec, images, device, cache_folder() / "states", key, context.progress)
 

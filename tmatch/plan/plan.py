@@ -142,7 +142,7 @@ def plan(
     replicas: int = 1,
     precision: Precision = "bfloat16",
     utilisation: Utilisation = Utilisation(),
-    sampling: SamplingConfig | None = None,
+    sampling: SamplingConfig = SamplingConfig(steps=None),
 ) -> Plan:
     """Plan `steps` of training for a model built on the meta device, on states of `shape` (*grid, channels).
 
@@ -153,24 +153,24 @@ def plan(
     _require_meta(model)
     require_precision(precision)
     device = device if isinstance(device, Accelerator) else find_device(device)
-    steps = positive_int("The number of steps", steps)
     micro_batch = _micro_batch(positive_int("The batch", batch), positive_int("The number of GPUs", gpus), micro_batch)
-    sampling = sampling or SamplingConfig(steps=None)
+    group = _group_size(gpus, replicas)
     with _require_no_values(model):
         sampled = sampling_cost(model, shape, text, sampling)
         once = flops(model, shape, text, micro_batch)
         plain = activations(model, shape, text, micro_batch, precision, checkpoint=False)
-        checkpointing = (
-            activations(model, shape, text, micro_batch, precision, checkpoint=True) if checkpointed(model) else None
-        )
-    group, accumulation_steps = _group_size(gpus, replicas), batch // (gpus * micro_batch)
-    memory = _memory(model, {"": plain, ", checkpointing": checkpointing}, group, precision, accumulation_steps)
+        checkpointing = None
+        if checkpointed(model):
+            checkpointing = activations(model, shape, text, micro_batch, precision, checkpoint=True)
+    memory = _memory(
+        model, {"": plain, ", checkpointing": checkpointing}, group, precision, batch // (gpus * micro_batch)
+    )
     return Plan(
         device=device,
         gpus=gpus,
         batch=batch,
         micro_batch=micro_batch,
-        steps=steps,
+        steps=positive_int("The number of steps", steps),
         tokens=prod(shape[:-1]),
         precision=precision,
         utilisation=utilisation,
