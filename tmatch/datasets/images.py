@@ -24,7 +24,6 @@ from tmatch.datasets.base import (
     Encoders,
     InputShapes,
     OpenContext,
-    Shape,
     WordsConfig,
 )
 from tmatch.files import atomic_folder, cache_folder, locked
@@ -140,9 +139,8 @@ class ImageData(DataConfig):
         codec = Codec(patch, open_autoencoder(name, Path(name)))
         rows, columns, channels = codec.encode(images.load([0])).shape[1:]
         conditioning = self.conditioning(images, text)
-        length = int(conditioning.get("max_length", 1))
-        shape: Shape = (rows, columns, channels)
-        return InputShapes(shape, (length, conditioning.get("width")), codec.codebook_size)
+        lengths = (conditioning.get("max_length", 1), conditioning.get("width"))
+        return InputShapes((rows, columns, channels), lengths, codec.codebook_size)
 
 
 def _keep_autoencoder(name: str, out: Path) -> None:
