@@ -66,7 +66,7 @@ def test_the_worked_examples_satisfy_every_law(project: Path) -> None:
     output = laws(project, "tests/parametrization", "tests/solver", "tests/eval/test_exact.py", "-k", REGISTERED)
     assert "test_a_perfect_kernel_regenerates_the_data[velocity-diffusion-cosine]" in output
     assert "test_so_is_every_process_and_parametrization[linear-velocity]" in output
-    assert "test_error_falls_with_the_order[stretched-ssprk3]" in output
+    assert "test_the_error_decreases_with_the_order[stretched-ssprk3]" in output
 
 
 def test_the_worked_examples_pass_the_linters(project: Path) -> None:
@@ -91,6 +91,6 @@ def test_the_laws_catch_a_wrong_example(project: Path) -> None:
     output = laws(project, "tests/parametrization", "tests/solver", "-k", REGISTERED, code=1)
     failed = set(re.findall(r"FAILED (\S+?)\[", output))
     assert {
-        "tests/solver/test_solver.py::test_error_falls_with_the_order",
+        "tests/solver/test_solver.py::test_the_error_decreases_with_the_order",
         "tests/parametrization/test_parametrization.py::test_a_perfect_kernel_regenerates_the_data",
     } <= failed
