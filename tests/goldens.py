@@ -67,17 +67,18 @@ def trainer_values(out: Path) -> dict[str, Tensor]:
 def recipe_values(out: Path, name: str) -> dict[str, Tensor]:
     """A recipe as the command line trains it, for ten steps and then for ten more."""
     from tmatch.recipes import RECIPES
+    from tmatch.runs import fit
 
     for steps in (10, 20):
         recipe = RECIPES[name]()
         train = {"steps": steps, "batch_size": 8, "warmup": 2, "cooldown": 0.0, "validate_every": 0}
         recipe = recipe.model_copy(
             update={
-                "train": recipe.train.model_copy(update=train), "validation_images": 8, "held_out": 8,
+                "train": recipe.train.model_copy(update=train), "validation_images": 8, "eval_prompts": 8,
                 "data": recipe.data.model_copy(update={"images": 64}),
             }
         )  # fmt: skip
-        recipe.run(out)
+        fit(recipe, out)
     return {"weights": weight_norms(load_file(out / "model.safetensors"))}
 
 
@@ -89,11 +90,10 @@ def weight_norms(weights: dict[str, Tensor]) -> Tensor:
 
 def model_values(name: str) -> dict[str, Tensor]:
     """What `tmatch generate` makes of nine prompts."""
-    from tmatch.recipes import load_model
+    from tmatch.runs import load_model
 
-    pipeline, recipe = load_model(name)
-    made = pipeline.generate(PROMPTS, range(len(PROMPTS)), **recipe.sampling.arguments())
-    return {"images": made.images}
+    model = load_model(name)
+    return {"images": model.pipeline.generate(PROMPTS, range(len(PROMPTS)), model.config.run.sampling).images}
 
 
 def values(group: str) -> dict[str, Tensor]:

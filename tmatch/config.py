@@ -1,12 +1,13 @@
 """Base class of all settings, and names of table rows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
+T = TypeVar("T")
 FREE: dict[str, Any] = {"resume": "free"}
 """Marks a field that may change when a run is resumed: `Field(..., json_schema_extra=FREE)`."""
 
@@ -47,9 +48,8 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
-def known_name(what: str, name: str, table: Iterable[str]) -> str:
-    """Return a name that is in a table; an unknown one is an error that suggests the closest."""
-    names = list(table)
-    if name not in names:
-        raise ValueError(f"There is no {what} '{name}'{did_you_mean(name, names)}; choose from {', '.join(names)}.")
-    return name
+def lookup(what: str, table: Mapping[str, T], name: str) -> T:
+    """Return the entry of that name; an unknown name is an error that suggests the closest one."""
+    if name not in table:
+        raise ValueError(f"There is no {what} '{name}'{did_you_mean(name, table)}; choose from {', '.join(table)}.")
+    return table[name]

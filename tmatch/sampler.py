@@ -12,9 +12,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from tmatch.config import lookup
 from tmatch.process import GaussianProcess, Process
 from tmatch.rng import RandomStreams
-from tmatch.tensors import State, Time, expand_like, lookup
+from tmatch.tensors import State, Time, expand_like
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,11 @@ class DDIMSampler(Sampler):
         return DDIMProcess(own.schedule, self.eta) if self.eta else GaussianProcess(own.schedule)
 
 
-SAMPLERS: dict[str, Callable[..., Sampler]] = {"default": Sampler, "restart": RestartSampler, "ddim": DDIMSampler}
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
+    "default": Sampler,
+    "restart": RestartSampler,
+    "ddim": DDIMSampler,
+}
 
 
 def build_sampler(spec: str) -> Sampler:

@@ -7,9 +7,8 @@ into 2x2x4 patches, (batch, tokens, channels) for a sequence. A time is one numb
 
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from math import prod
 from typing import Literal, SupportsIndex, TypeVar, get_args
 
@@ -44,15 +43,6 @@ def positive_int(name: str, value: SupportsIndex) -> int:
     if isinstance(value, bool) or number < 1:
         raise ValueError(f"{name} must be a positive integer; got {value!r}.")
     return number
-
-
-def lookup(what: str, table: Mapping[str, T], name: str) -> T:
-    """The entry of that name, or an error that suggests the closest one."""
-    if name in table:
-        return table[name]
-    close = get_close_matches(name.lower(), table, n=1, cutoff=0.4)
-    hint = f" (did you mean '{close[0]}'?)" if close else ""
-    raise ValueError(f"Unknown {what} '{name}'{hint}; choose one of {', '.join(table)}.")
 
 
 def merge(x: State, patch: tuple[int, ...]) -> State:

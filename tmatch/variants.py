@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PositiveInt
 from torch import nn
 
-from tmatch.config import Config
+from tmatch.config import Config, lookup
 from tmatch.distribution import DISTRIBUTIONS, Categorical, TokenDistribution
 from tmatch.head import HEADS
 from tmatch.kernel import (
@@ -29,7 +29,6 @@ from tmatch.layers import initialise
 from tmatch.model import FullHistoryMatching, Model, TransitionMatching
 from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
 from tmatch.process import DiffusionProcess, IndependentLinearProcess, LinearProcess, Process, VariancePreserving
-from tmatch.tensors import lookup
 from tmatch.times import DENSITIES, Continuous, Grid, Times
 
 

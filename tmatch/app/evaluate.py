@@ -19,6 +19,7 @@ from tmatch.app.sampling_options import (
     sampling_config,
 )
 from tmatch.datasets.base import Split
+from tmatch.eval import METRICS
 from tmatch.eval.evaluate import evaluate
 from tmatch.runs import load_model
 from tmatch.tensors import positive_int
@@ -56,6 +57,8 @@ def _evaluate(
     images = data.eval_prompts(prompts, split)
     if images is None:
         raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no evaluation prompts.")
+    if not (metrics or data.metrics):
+        raise ValueError(f"Name a metric: --metrics {' '.join(METRICS)}.")
     config = sampling_config(sampling, pipeline, loaded.config.run.sampling)
     result = evaluate(
         compute.prepare(pipeline), images.captions, images, metrics or data.metrics, config,

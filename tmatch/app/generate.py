@@ -86,7 +86,7 @@ def _generate(
         each, seeds, config, negative=negative, height=height, width=width,
         batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path, precision=compute.precision,
     )  # fmt: skip
-    _report(each, seeds, result, run.data.eval_prompts(1) is not None)
+    _report(each, seeds, result, "captions" in run.data.metrics)
     _write(out, texts, each, seeds, result)
 
 

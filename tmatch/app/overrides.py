@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel
 
-from tmatch.config import did_you_mean, known_name
+from tmatch.config import did_you_mean, lookup
 
 AnySettings = TypeVar("AnySettings", bound=BaseModel)
 
@@ -64,7 +64,7 @@ def with_data(settings: AnySettings, kind: str) -> AnySettings:
     """Settings with another data set, at its defaults."""
     from tmatch.datasets import DATASETS, ShardsData
 
-    known_name("data set", kind, DATASETS)
+    lookup("data set", DATASETS, kind)
     own = settings.model_dump(mode="json")
     if own["data"]["kind"] == kind:
         return settings

@@ -18,7 +18,11 @@ from tmatch.datasets.images import ImageData, ImageEncoders
 from tmatch.datasets.shapes import ShapesData, shapes_split
 from tmatch.datasets.shards import ShardEncoders, ShardsData
 
-DATASETS: dict[str, type[DataConfig]] = {"shapes": ShapesData, "folder": FolderData, "shards": ShardsData}
+DATASETS: dict[str, type[DataConfig]] = {
+    "shapes": ShapesData,
+    "folder": FolderData,
+    "shards": ShardsData,
+}
 
 if TYPE_CHECKING:
     AnyData = DataConfig

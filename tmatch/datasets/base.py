@@ -12,7 +12,7 @@ from pydantic import Field
 from tmatch.codec import Codec, Patchify
 from tmatch.conditioning import Conditioner
 from tmatch.config import Config
-from tmatch.data import ShapeImages
+from tmatch.data import CaptionedImages
 from tmatch.hub import HubOptions
 from tmatch.tensors import positive_int
 from tmatch.train import BatchSource, Captioned, TrainConfig
@@ -148,8 +148,8 @@ class DataConfig(Config, ABC):
     ) -> InputShapes:
         """Shapes of what the model reads; `assumed` where the data does not exist yet."""
 
-    def eval_prompts(self, count: int, split: Split = "test") -> ShapeImages | None:
-        """Prompts to evaluate with, where the data has any."""
+    def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
+        """Images whose prompts a model is evaluated on, where the data has any; `split` names which."""
         return None
 
     def anonymous(self) -> "DataConfig":

@@ -40,5 +40,5 @@ class ShapesData(ImageData):
     def conditioning(self, images: CaptionedImages, text: WordsConfig | None) -> dict[str, Any]:
         return {"kind": "words", "vocabulary": VOCABULARY, **(text or WordsConfig()).model_dump()}
 
-    def eval_prompts(self, count: int, split: Split = "test") -> ShapeImages | None:
+    def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
         return shapes_split(count, split)

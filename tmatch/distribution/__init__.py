@@ -22,6 +22,8 @@ from tmatch.distribution.base import TokenDistribution
 from tmatch.distribution.categorical import Categorical
 from tmatch.distribution.flow import Flow
 
-DISTRIBUTIONS: dict[str, Callable[..., TokenDistribution]] = {"flow": Flow}
+DISTRIBUTIONS: dict[str, Callable[..., TokenDistribution]] = {
+    "flow": Flow,
+}
 
 __all__ = ["DISTRIBUTIONS", "Categorical", "Flow", "TokenDistribution"]

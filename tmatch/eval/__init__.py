@@ -8,6 +8,8 @@ from tmatch.eval.captions import captions
 from tmatch.eval.exact import ExactMean, GaussianMixture, PosteriorKernel
 from tmatch.eval.metric import Metric
 
-METRICS: dict[str, Metric] = {"captions": captions}
+METRICS: dict[str, Metric] = {
+    "captions": captions,
+}
 
 __all__ = ["METRICS", "ExactMean", "GaussianMixture", "Metric", "PosteriorKernel"]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tmatch.config import known_name
+from tmatch.config import lookup
 from tmatch.data import CaptionedImages
 from tmatch.eval import METRICS
 from tmatch.generation import TextToImage
@@ -26,7 +26,7 @@ def evaluate(
 
     `reference` is a set of real images, for metrics that use one.
     """
-    chosen = [METRICS[known_name("metric", name, METRICS)] for name in metrics]
+    chosen = [lookup("metric", METRICS, name) for name in metrics]
     options: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "precision": precision}
     generated = pipeline.generate(prompts, range(len(prompts)), sampling, **options)
     result: dict[str, Any] = {"prompts": len(prompts)}

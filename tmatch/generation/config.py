@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator
 
-from tmatch.config import Config, known_name
+from tmatch.config import Config, lookup
 from tmatch.distribution import Categorical
 from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Kernel, MaskedTokens
@@ -53,12 +53,14 @@ class SamplingConfig(Config):
     @field_validator("solver")
     @classmethod
     def _known_solver(cls, name: str) -> str:
-        return known_name("solver", name, SOLVERS)
+        lookup("solver", SOLVERS, name)
+        return name
 
     @field_validator("schedule")
     @classmethod
     def _known_schedule(cls, name: str) -> str:
-        return known_name("guidance schedule", name, GUIDANCE_SCHEDULES)
+        lookup("guidance schedule", GUIDANCE_SCHEDULES, name)
+        return name
 
     def build(self) -> SamplingParams:
         """The runtime objects; guidance needs a null condition and is added by the caller."""

@@ -7,6 +7,8 @@ command line then find it by name.
 from tmatch.head.base import Head, TimeCache
 from tmatch.head.flow import FlowHead, HeadContext
 
-HEADS: dict[str, type[Head]] = {"mlp": FlowHead}
+HEADS: dict[str, type[Head]] = {
+    "mlp": FlowHead,
+}
 
 __all__ = ["HEADS", "FlowHead", "Head", "HeadContext", "TimeCache"]

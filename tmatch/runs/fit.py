@@ -90,7 +90,7 @@ def _finish(run: RunConfig, dataset: Dataset, average: GeneratorTask, out: Path,
     """Evaluate the finished model and write result.json."""
     result: dict[str, Any] = {"weights": "model.safetensors", "images": dataset.images}
     prompts = run.data.eval_prompts(run.eval_prompts)
-    if prompts is not None:
+    if prompts is not None and run.data.metrics:
         pipeline = _pipeline(dataset, average)
         measured = evaluate(pipeline, prompts.captions, prompts, run.data.metrics, run.sampling, progress=progress)
         result |= {key: value for key, value in measured.items() if key != "seconds"}
