@@ -20,7 +20,7 @@ from tmatch.data import InMemory
 from tmatch.train import Captioned, GeneratorTask, TrainConfig, Trainer, checkpoint
 
 STEPS = 24
-_PRELOADED = ["tmatch.train", "tmatch.train.parallel", "torch._dynamo"]
+_PRELOADED = ["tmatch.train", "tmatch.train.parallel", "tmatch.conditioning", "tmatch.variants", "torch._dynamo"]
 
 
 def task(name: str = "dtm", awake: bool = False) -> GeneratorTask:

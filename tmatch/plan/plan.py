@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from tmatch.generation.config import SamplingConfig
@@ -158,13 +159,8 @@ def plan(
     with _require_no_values(model):
         sampled = sampling_cost(model, shape, text, sampling)
         once = flops(model, shape, text, micro_batch)
-        plain = activations(model, shape, text, micro_batch, precision, checkpoint=False)
-        checkpointing = None
-        if checkpointed(model):
-            checkpointing = activations(model, shape, text, micro_batch, precision, checkpoint=True)
-    memory = _memory(
-        model, {"": plain, ", checkpointing": checkpointing}, group, precision, batch // (gpus * micro_batch)
-    )
+        measure = partial(activations, model, shape, text, micro_batch, precision)
+        used = measure(checkpoint=False), measure(checkpoint=True) if checkpointed(model) else None
     return Plan(
         device=device,
         gpus=gpus,
@@ -177,18 +173,22 @@ def plan(
         parameters=parameters(model),
         trained=parameters(model, trained=True),
         flops={part: batch // micro_batch * count for part, count in once.items()},
-        activations=(plain, checkpointing),
-        memory=memory,
+        activations=used,
+        memory=_memory(model, used, group, precision, batch // (gpus * micro_batch)),
         sampling=sampled,
     )
 
 
 def _memory(
-    model: Model, used: dict[str, Activations | None], group: int, precision: Precision, accumulation_steps: int
+    model: Model,
+    used: tuple[Activations, Activations | None],
+    group: int,
+    precision: Precision,
+    accumulation_steps: int,
 ) -> dict[str, Memory]:
-    """Return the memory under DDP, and under FSDP2 in groups of `group` GPUs, for each kind of activations."""
+    """Return the memory under DDP, and under FSDP2 in groups of `group` GPUs, without and with checkpointing."""
     found: dict[str, Memory] = {}
-    for kind, kept in used.items():
+    for kind, kept in zip(("", ", checkpointing"), used, strict=True):
         if kept is not None:
             found[f"DDP{kind}"] = replicated(model, kept)
             found[f"FSDP2{kind}"] = sharded(model, kept, group, precision, accumulation_steps)
