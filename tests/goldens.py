@@ -26,7 +26,7 @@ PROMPTS = (
     "a cross above a triangle", "a square left of a triangle", "a red circle and a blue square",
     "a green cross and a purple triangle",
 )  # fmt: skip
-SAMPLED_WITH: dict[str, tuple[str, tm.Sampler]] = {"ddim": ("ddpm", tm.DDIMSampler())}  # what was a variant once
+SAMPLED_WITH: dict[str, tuple[str, tm.Sampler]] = {"ddim": ("ddpm", tm.DDIMSampler())}  # a former variant
 VARIANTS = (*tm.VARIANTS, *SAMPLED_WITH)
 MODELS = ("shapes-artm-3", "shapes-dtm-from-fm", "shapes-dtm-mean", "shapes-fm")
 

@@ -1,4 +1,4 @@
-"""Shards whose samples tell their rows."""
+"""Data shards whose latents hold the number of their row."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ SETTINGS = ShardSettings.model_validate(
 
 
 def shard_set(folder: Path, groups: dict[tuple[int, int], list[int]], dtype: torch.dtype = torch.float32) -> Path:
-    """Shards of some sizes with so many samples each; each latent is filled with the number of its row."""
+    """Shards of given sizes and sample counts; each latent is filled with the number of its row."""
     shards, row = [], 0
     for size, counts in groups.items():
         for count in counts:

@@ -1,4 +1,4 @@
-"""Golden values: a change of names, places or contracts changes no number."""
+"""Golden values, which refactoring must not change."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ STORED = load_file(Path(__file__).parent / "goldens.safetensors")
 
 @pytest.mark.parametrize("group", goldens.GROUPS)
 def test_values_are_as_stored(group: str) -> None:
-    """To 1e-5 of the largest, for CPUs round differently; `python tests/goldens.py compare` holds to the bit."""
+    """To 1e-5 of the largest, since CPUs round differently; `python tests/goldens.py compare` is exact."""
     for key, value in goldens.values(group).items():
         stored = STORED[f"{group}/{key}"]
         tolerance = 1e-5 * float(stored.abs().max())

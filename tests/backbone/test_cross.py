@@ -112,12 +112,5 @@ def test_replaced_projections_are_called(part: str, kind: str) -> None:
     assert not torch.allclose(layer(x, layer.keys(given)), before, atol=1e-2)
 
 
-def test_a_module_in_place_of_a_projection_is_called() -> None:
-    layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(2)
-    before = layer(x, layer.keys(given))
-    layer.q = nn.Sequential(layer.q)
-    assert_close(layer(x, layer.keys(given)), before, atol=1e-5, rtol=1e-5)
-
-
 def test_qk_norm_rules_out_folding() -> None:
     assert not CrossAttention(WIDTH, HEADS, qk_norm=True).folds(1, 256)

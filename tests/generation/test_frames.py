@@ -11,7 +11,7 @@ SHOWN = {"fm": 10, "dtm": 10, "artm-2": 8, "fhtm-3": 12, "mar": 4, "martm-2": 8,
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_way_to_a_image_ends_at_the_image(name: str) -> None:
-    """Estimates for FM and DTM; four moments a transition where tokens are drawn in turn."""
+    """Estimates for FM and DTM; four snapshots per transition where tokens are sampled in turn."""
     torch.manual_seed(0)
     model, given = small_model(name), condition(2)
     codec = Codec(tm.Patchify((1, 1) if tm.VARIANTS[name].discrete else (2, 2)))

@@ -13,8 +13,8 @@ TOKENS, CODES = 4, 3
 MEAN = torch.tensor([0.5, -0.5, 0.0, 1.0])
 COVARIANCE = 0.7 + 0.3 * torch.eye(TOKENS)
 FACTOR = torch.linalg.cholesky(COVARIANCE)
-IN_ORDER = ["ar", "artm-2", "artm-3", "fhtm-2", "fhtm-3"]
-MASKED = ["mar", "mar-fluid", "martm-2", "martm-3"]
+IN_ORDER = ["ar", "artm-3", "fhtm-3"]
+MASKED = ["mar", "martm-3"]
 
 
 STEPS = {**dict.fromkeys(MASKED, 800), "fhtm-3": 1000}  # variants that need more training steps

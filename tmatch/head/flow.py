@@ -38,7 +38,7 @@ class FlowHead(Head):
 
     Each block adds its own linear function of h to one of (s, t) that all blocks share. Only the second depends on s,
     so `prepare` computes the first once per transition and the solver's loop runs the MLP alone. A head that is not
-    `timed` takes no t, for kernels whose context determines the step.
+    `timed` takes no t, for kernels whose context determines the step. It does not read r.
     """
 
     def __init__(
