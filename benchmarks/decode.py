@@ -1,13 +1,12 @@
-"""Tokens a second of cached FHTM decoding, against other ways to decode continuous tokens, in turns.
+"""Tokens per second of cached FHTM decoding, compared with other decoders of continuous tokens.
 
     python benchmarks/decode.py [--batch 1] [--out docs/results/decode.json]
 
-All have the same width, depth, heads, number of tokens, batch, and a flow head of the same size that takes the same
-number of Euler steps: `autoregressive-diffusion-pytorch` (pip install it; without it the result says that it is left
-out), with its own cache and head, and a Hugging Face Llama with its own cache, which draws with our `Flow` from
-`torch.randn`, in inference mode like ours. Ours and the Llama run as they are and compiled, by the same compiler with
-the same options. The size is that of the recipe `shapes-fhtm-3-llama` unless told otherwise. Medians of ratios,
-interleaved.
+All have the same width, depth, heads, number of tokens and batch size, and a flow head of the same size with the same
+number of Euler steps: `autoregressive-diffusion-pytorch` with its own cache and head (skipped if not installed), and a
+Hugging Face Llama with its own cache and our `Flow`, in inference mode like ours. Ours and the Llama run eagerly and
+compiled with the same options. The default size is that of the recipe `shapes-fhtm-3-llama`. Results are medians of
+interleaved ratios.
 """
 
 import argparse
@@ -36,12 +35,12 @@ Run = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class Size:
-    """What all contestants share."""
+    """Settings that all decoders share."""
 
     width: int = 128
     depth: int = 5
     heads: int = 4
-    side: int = 4  # of the grid of tokens
+    side: int = 4  # rows and columns of tokens
     head_width: int = 128
     head_depth: int = 2
     head_steps: int = 4
@@ -49,12 +48,12 @@ class Size:
 
     @property
     def tokens(self) -> int:
-        """Tokens an image: those of every state."""
+        """Tokens per image, over all states."""
         return STATES * self.side**2
 
 
 def ours(backbone: nn.Module, size: Size, compiled: bool = False) -> Run:
-    """FHTM-3 on a backbone of ours."""
+    """FHTM-3 on one of our backbones."""
     head = tm.HeadConfig(width=size.head_width, depth=size.head_depth)
     model = tm.build(f"fhtm-{STATES}", backbone, CHANNELS, head).eval()
     if compiled:
@@ -64,7 +63,7 @@ def ours(backbone: nn.Module, size: Size, compiled: bool = False) -> Run:
 
 
 def hugging_face(size: Size, compiled: bool = False) -> Run:
-    """A Hugging Face Llama with its cache, token by token, and our flow; its static cache where it is compiled."""
+    """A Hugging Face Llama with its own cache (static if compiled) and our flow head."""
     from transformers import DynamicCache, LlamaConfig, LlamaModel, StaticCache
 
     config = LlamaConfig(
@@ -108,7 +107,7 @@ def autoregressive_diffusion(size: Size) -> Run:
 
 
 def _stand_in_for_torchvision() -> None:
-    """Only the package's trainer of images uses it, which is not run here."""
+    """Stub torchvision, which only the package's trainer uses."""
     try:
         import torchvision  # noqa: F401
     except ImportError:
@@ -118,7 +117,7 @@ def _stand_in_for_torchvision() -> None:
 
 
 def contestants(size: Size, left_out: list[str]) -> dict[str, Run]:
-    """Ours first; `left_out` is told which could not be had, and why."""
+    """All decoders, ours first; unavailable ones are appended to `left_out` with the reason."""
     torch.manual_seed(0)
     shape = (CHANNELS, size.width, size.depth, size.heads)
     runs = {
@@ -142,7 +141,7 @@ def seconds(run: Run) -> float:
 
 
 def measure(size: Size, repeats: int) -> dict[str, Any]:
-    """Tokens a second of each, and how many times as fast as the others ours is."""
+    """Tokens per second, and speed relative to the others."""
     left_out: list[str] = []
     runs = contestants(size, left_out)
     for run in runs.values():
@@ -171,7 +170,7 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="also write the result there")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     size = Size(**{name: getattr(args, name) for name in asdict(Size())})

@@ -1,9 +1,9 @@
-"""Put the DTM kernel on a network that is not ours: here a small convolutional one, on 8x8 images of blobs.
+"""Use the DTM kernel with your own network: here a small convolutional one, on 8x8 images of blobs.
 
     python examples/own_network.py
 
 A backbone is any module with a `width` and a call f(x_t, t, condition) that returns `width` numbers for each token of
-x_t (batch, rows, columns, channels). Everything else, training noise, guidance, solvers, seeds, comes with the kernel.
+x_t (batch, rows, columns, channels). The library provides the rest: training noise, guidance, solvers, seeds.
 About half a minute on two CPU cores.
 """
 
@@ -16,7 +16,7 @@ import tmatch as tm
 
 
 class ConvNet(nn.Module):
-    """Somebody's network: channels first, its own idea of time, no knowledge of transition matching."""
+    """A network that knows nothing of transition matching: channels first, with its own time embedding."""
 
     width = 48
 
@@ -34,7 +34,7 @@ class ConvNet(nn.Module):
 
 
 def blobs(rng: tm.RandomStreams, size: int = 8) -> Tensor:
-    """One round spot in a dark image, (batch, 1, size, size)."""
+    """One bright blob in a dark image, (batch, 1, size, size)."""
     centre = 1.5 + (size - 4) * rng.uniform(2, 1, 1)
     rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     distance = (rows - centre[:, 0]) ** 2 + (columns - centre[:, 1]) ** 2
@@ -66,7 +66,7 @@ def main() -> None:
         print(
             "\n".join("".join(" .:*#"[int(v.clamp(-1, 0.99) * 2.5 + 2.5)] * 2 for v in row) for row in image[0]), "\n"
         )
-    print(f"{result.evaluations.backbone} backbone and {result.evaluations.head} head evaluations an image")
+    print(f"{result.evaluations.backbone} backbone and {result.evaluations.head} head evaluations per image")
 
 
 if __name__ == "__main__":

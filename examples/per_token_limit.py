@@ -1,17 +1,17 @@
-"""What DTM loses when tokens are drawn independently, and the two ways to get it back.
+"""What DTM loses when it samples tokens independently, and two ways to restore it.
 
     python examples/per_token_limit.py --out out/per_token_limit.png
 
-The data are points of the plane on two of four corners, as *two tokens* of one channel. In a single step DTM draws each
-coordinate from the right distribution but on its own, and fills all four corners. More steps bring the dependence back,
-and so does a head patch that draws both tokens jointly. About a minute on two CPU cores.
+The data are points of the plane near two of four corners, as *two tokens* of one channel. In a single step DTM samples
+each coordinate from the right marginal but independently, and fills all four corners. More steps restore the
+dependence, and so does a head patch that samples both tokens jointly. About a minute on two CPU cores.
 """
 
 import argparse
 from pathlib import Path
 
 import torch
-from plots import draw_points, figure, save
+from plots import figure, plot_points, save
 
 import tmatch as tm
 from tmatch.data import TOYS
@@ -49,20 +49,20 @@ def correlation(x: torch.Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/per_token_limit.png"), help="where the image goes")
-    parser.add_argument("--iterations", type=int, default=1500, help="training steps of each model")
+    parser.add_argument("--out", type=Path, default=Path("out/per_token_limit.png"), help="output image")
+    parser.add_argument("--iterations", type=int, default=1500, help="training steps per model")
     parser.add_argument("--samples", type=int, default=3000)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # networks this small gain nothing from a second core
+    torch.set_num_threads(1)  # networks this small do not benefit from a second core
 
     axes = figure(rows=2, columns=len(STEPS) + 1)
     target = TOYS["corners"](tm.RandomStreams(range(args.samples)))
     for row, (words, patch) in zip(axes, (("token by token", None), ("head patch over both", (2,))), strict=True):
         model = train(patch, args.iterations)
-        draw_points(row[0], target, f"target, corr. {correlation(target):.2f}")
+        plot_points(row[0], target, f"target, corr. {correlation(target):.2f}")
         for ax, steps in zip(row[1:], STEPS, strict=True):
             x = points(model, steps, args.samples)
-            draw_points(ax, x, f"{steps} step{'s' * (steps > 1)}, corr. {correlation(x):.2f}")
+            plot_points(ax, x, f"{steps} step{'s' * (steps > 1)}, corr. {correlation(x):.2f}")
             print(f"{words}, {steps} steps: correlation {correlation(x):.3f} (target {correlation(target):.3f})")
         row[0].set_ylabel(words, fontsize=9)
     save(args.out)

@@ -1,4 +1,4 @@
-"""Train DTM and flow matching on a density in the plane, sample both, and draw what they did.
+"""Train DTM and flow matching on a density in the plane, sample both, and plot the samples.
 
     python examples/quickstart.py --out out/quickstart.png
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import torch
-from plots import draw_paths, draw_points, figure, save
+from plots import figure, plot_paths, plot_points, save
 
 import tmatch as tm
 from tmatch.data import TOYS
@@ -19,7 +19,7 @@ STEPS = (1, 2, 4, 16)
 
 
 def train(name: str, density: str, iterations: int, batch: int = 256) -> tm.TransitionMatching:
-    """The plain loop: a point of the plane is a state of one token with two channels."""
+    """A plain training loop: a point of the plane is a state of one token with two channels."""
     torch.manual_seed(0)
     backbone = tm.MLP(grid=(1,), channels=2, width=96, depth=3)
     model = tm.build(name, backbone, channels=2, head=tm.HeadConfig(width=64, depth=3))
@@ -37,12 +37,12 @@ def train(name: str, density: str, iterations: int, batch: int = 256) -> tm.Tran
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/quickstart.png"), help="where the image goes")
+    parser.add_argument("--out", type=Path, default=Path("out/quickstart.png"), help="output image")
     parser.add_argument("--density", choices=TOYS, default="moons")
-    parser.add_argument("--iterations", type=int, default=2000, help="training steps of each model")
+    parser.add_argument("--iterations", type=int, default=2000, help="training steps per model")
     parser.add_argument("--samples", type=int, default=4000)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # networks this small gain nothing from a second core
+    torch.set_num_threads(1)  # networks this small do not benefit from a second core
 
     axes = figure(rows=2, columns=len(STEPS) + 2)
     target = TOYS[args.density](tm.RandomStreams(range(args.samples)))
@@ -50,18 +50,18 @@ def main() -> None:
         started = time.perf_counter()
         model = train(name, args.density, args.iterations)
         print(f"{name.upper()}: trained in {time.perf_counter() - started:.0f} s")
-        draw_points(row[0], target, "target")
+        plot_points(row[0], target, "target")
         for ax, steps in zip(row[1:], STEPS, strict=False):
             result = tm.generate(
                 model, (1, 2), range(args.samples), steps=steps, batch_size=args.samples, keep_path=True,
                 params=tm.SamplingParams(solver=tm.Midpoint(8)),
             )  # fmt: skip
-            draw_points(ax, result.x[:, 0], f"{name.upper()}, {steps} step{'s' * (steps > 1)}")
+            plot_points(ax, result.x[:, 0], f"{name.upper()}, {steps} step{'s' * (steps > 1)}")
             cost = result.evaluations
             print(f"  {steps:2d} steps: {cost.backbone} backbone and {cost.head} head evaluations")
-        draw_paths(
+        plot_paths(
             row[-1],
-            [fixed_time.x_t[:24, 0] for fixed_time in result.path],
+            [snapshot.x_t[:24, 0] for snapshot in result.path],
             f"{name.upper()}, paths of {STEPS[-1]} steps",
         )
     save(args.out)

@@ -8,9 +8,9 @@ from pathlib import Path
 from tmatch.app.cli import main
 
 SETTINGS = {
-    "backbone.width": 16, "backbone.depth": 1, "backbone.heads": 2, "head.width": 16, "head.depth": 1, "text.width": 16,
-    "text.heads": 2, "data.images": 40, "held-out": 4, "validation-images": 4, "train.batch": 4, "train.warmup": 0,
-    "train.checkpoint-every": 2, "sampling.steps": 2, "train.cooldown": 0,
+    "backbone.width": 16, "backbone.depth": 1, "backbone.heads": 2, "head.width": 16, "head.depth": 1,
+    "text.width": 16, "text.heads": 2, "data.images": 40, "eval-prompts": 4, "validation-images": 4,
+    "train.batch-size": 4, "train.warmup": 0, "train.cooldown": 0, "train.checkpoint-every": 2, "sampling.steps": 2,
 }  # fmt: skip
 SMALL = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
 

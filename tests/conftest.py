@@ -9,7 +9,7 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_a_seed() -> None:
+def _one_thread_and_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)  # initial weights; everything random in the library takes its own RandomStreams
 
@@ -21,7 +21,7 @@ def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def benchmark() -> Callable[[str], ModuleType]:
-    """A benchmark by its name, as a module."""
+    """Loads a benchmark by name, as a module."""
 
     def load(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "benchmarks" / f"{name}.py")

@@ -62,18 +62,12 @@ def table(file: Path, seeds: range, **more: list[str]) -> None:
     Dataset.from_dict(columns).to_parquet(file)
 
 
-def tar_of(file: Path, members: list[tuple[str, bytes | str]]) -> str:
-    """A string instead of bytes makes a member a hard link to that name, or a symbolic link after a ~."""
+def tar_of(file: Path, members: list[tuple[str, bytes]]) -> str:
     with tarfile.open(file, "w") as tar:
         for name, content in members:
             member = tarfile.TarInfo(name)
-            if isinstance(content, str):
-                member.type = tarfile.SYMTYPE if content.startswith("~") else tarfile.LNKTYPE
-                member.linkname = content.removeprefix("~")
-                tar.addfile(member)
-            else:
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
     return str(file)
 
 

@@ -11,7 +11,7 @@ def test_cat_pads_and_masks() -> None:
     assert both.mask.sum(1).tolist() == [2, 5, 5]
 
 
-def test_trimming_undoes_padding_and_cuts_no_text() -> None:
+def test_trimming_undoes_padding_and_keeps_text() -> None:
     given = Condition(torch.randn(2, 5, 4), torch.arange(5) < torch.tensor([[5], [2]]))
     trimmed = given.padded(300).trimmed()
     assert torch.equal(trimmed.tokens, given.tokens)
@@ -29,10 +29,10 @@ def test_dropped_images_get_the_null_condition() -> None:
     assert torch.equal(mixed.tokens[[0, 2]], given.tokens[[0, 2]])
 
 
-def test_bad_conditions_are_refused() -> None:
+def test_invalid_conditions_are_rejected() -> None:
     with pytest.raises(ValueError, match="shape \\(batch, length, width\\)"):
         Condition.dense(torch.ones(3, 4))
-    with pytest.raises(ValueError, match="mask of a condition is boolean"):
+    with pytest.raises(ValueError, match="mask of a condition must be boolean"):
         Condition(torch.ones(3, 4, 2), torch.ones(3, 5, dtype=torch.bool))
     with pytest.raises(ValueError, match="cannot be padded to 2"):
         Condition.dense(torch.ones(3, 4, 2)).padded(2)

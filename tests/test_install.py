@@ -73,7 +73,7 @@ def test_the_wheel_works_without_extras(bare: Path, tmp_path: Path) -> None:
     assert extras == ["None", "None"]
     assert "[ok]" in run("tmatch", "generate", "a red circle")
     assert "dtm-mean" in run("tmatch", "variants")
-    assert "GPU-hours" in run("tmatch", "plan", "dtm-s", "--backbone.depth", "1")
+    assert "GPU-hours" in run("tmatch", "plan", "dtm-s", "--backbone.depth", "1", "--head.depth", "1")
     run("tmatch", "train", "shapes-dtm", "--out", "run", *SMALL, "--train.steps", "2")
     assert (tmp_path / "run" / "model.safetensors").is_file()
 

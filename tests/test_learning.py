@@ -1,6 +1,7 @@
-"""The per-token limit, learnt: what independent tokens cost, and what brings the dependence back."""
+"""The per-token limit in training: independent tokens lose the dependence; steps or a head patch restore it."""
 
-import importlib.util
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,41 +10,24 @@ import torch
 from tmatch import RandomStreams
 from tmatch.data import TOYS
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch):  # noqa: ANN201
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    spec = importlib.util.spec_from_file_location("per_token_limit", EXAMPLES / "per_token_limit.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_dtm_loses_and_regains_the_dependence_between_tokens(example) -> None:  # noqa: ANN001
+def test_dtm_loses_and_regains_the_dependence_between_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = Path(__file__).parent.parent / "examples"
+    monkeypatch.setattr(sys, "path", [str(examples), *sys.path])
+    example = runpy.run_path(str(examples / "per_token_limit.py"))
+    train, points, correlation = (example[name] for name in ("train", "points", "correlation"))
     target = TOYS["corners"](RandomStreams(range(3000)))
-    by_token, by_patch = (example.train(patch, iterations=500) for patch in (None, (2,)))
-
-    one_step = example.points(by_token, 1, 3000)
-    assert abs(example.correlation(one_step)) < 0.1, "one step: the coordinates are independent"
-    assert (one_step.std(0) - target.std(0)).abs().max() < 0.2, "though each alone is right"
-
-    correlations = [example.correlation(example.points(by_token, steps, 3000)) for steps in (1, 2, 16)]
-    assert correlations == sorted(correlations)
-    assert correlations[-1] > 0.85, "more steps bring the dependence back"
-    assert example.correlation(example.points(by_patch, 1, 3000)) > 0.85, "so does a head patch over both tokens"
-
-
-def test_it_is_the_joint_that_is_lost(example) -> None:  # noqa: ANN001
-    """One step of the token-by-token model fills the two corners that the data leaves empty."""
-    model = example.train(None, iterations=500)
+    by_token, by_patch = (train(patch, iterations=500) for patch in (None, (2,)))
 
     def wrong_corner(x: torch.Tensor) -> float:
         return (x.prod(1) < 0).float().mean().item()
 
-    assert wrong_corner(TOYS["corners"](RandomStreams(range(3000)))) < 0.01
-    assert wrong_corner(example.points(model, 1, 3000)) == pytest.approx(0.5, abs=0.08)
-    assert wrong_corner(example.points(model, 16, 3000)) < 0.06
+    one, two, many = (points(by_token, steps, 3000) for steps in (1, 2, 16))
+    assert abs(correlation(one)) < 0.1, "one step: the coordinates are independent"
+    assert wrong_corner(one) == pytest.approx(0.5, abs=0.08), "and fill the corners that the data leaves empty"
+    assert (one.std(0) - target.std(0)).abs().max() < 0.2, "though each marginal is right"
+    assert correlation(one) < correlation(two) < correlation(many)
+    assert correlation(many) > 0.85, "more steps restore the dependence"
+    assert wrong_corner(target) < 0.01
+    assert wrong_corner(many) < 0.06
+    assert correlation(points(by_patch, 1, 3000)) > 0.85, "so does a head patch over both tokens"

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 T = TypeVar("T")
 FREE: dict[str, Any] = {"resume": "free"}
@@ -38,7 +37,7 @@ def default_settings(config: Config) -> dict[str, Any]:
         if isinstance(value, Config):
             defaults[name] = default_settings(value)
         elif not field.is_required():
-            defaults[name] = to_jsonable_python(field.get_default(call_default_factory=True))
+            defaults[name] = TypeAdapter(Any).dump_python(field.get_default(call_default_factory=True), mode="json")
     return defaults
 
 

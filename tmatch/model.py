@@ -48,17 +48,10 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def sample(
-        self,
-        shape: Sequence[int],
-        rng: RandomStreams,
-        condition: Condition | None = None,
-        steps: Steps | None = None,
-        params: SamplingParams = SamplingParams(),
-        *,
-        sampler: Sampler = Sampler(),
-        start: State | None = None,
+        self, shape: Sequence[int], rng: RandomStreams, condition: Condition | None = None, steps: Steps | None = None,
+        params: SamplingParams = SamplingParams(), *, sampler: Sampler = Sampler(), start: State | None = None,
         callback: Callback | None = None,
-    ) -> State:
+    ) -> State:  # fmt: skip
         """X_T of `shape` (*grid, channels), one for each random stream."""
 
     def grid(self, steps: Steps | None = None) -> Tensor:
@@ -95,17 +88,10 @@ class TransitionMatching(Model):
 
     @torch.no_grad()
     def sample(
-        self,
-        shape: Sequence[int],
-        rng: RandomStreams,
-        condition: Condition | None = None,
-        steps: Steps | None = None,
-        params: SamplingParams = SamplingParams(),
-        *,
-        sampler: Sampler = Sampler(),
-        start: State | None = None,
+        self, shape: Sequence[int], rng: RandomStreams, condition: Condition | None = None, steps: Steps | None = None,
+        params: SamplingParams = SamplingParams(), *, sampler: Sampler = Sampler(), start: State | None = None,
         callback: Callback | None = None,
-    ) -> State:
+    ) -> State:  # fmt: skip
         """Algorithm 2: X_T of `shape` (*grid, channels), one for each random stream.
 
         `steps` is a number, a list of times, or None for the model's default; `start` is the state at the first time,
@@ -169,17 +155,10 @@ class FullHistoryMatching(Model):
 
     @torch.no_grad()
     def sample(
-        self,
-        shape: Sequence[int],
-        rng: RandomStreams,
-        condition: Condition | None = None,
-        steps: Steps | None = None,
-        params: SamplingParams = SamplingParams(),
-        *,
-        sampler: Sampler = Sampler(),
-        start: State | None = None,
+        self, shape: Sequence[int], rng: RandomStreams, condition: Condition | None = None, steps: Steps | None = None,
+        params: SamplingParams = SamplingParams(), *, sampler: Sampler = Sampler(), start: State | None = None,
         callback: Callback | None = None,
-    ) -> State:
+    ) -> State:  # fmt: skip
         """X_1, ..., X_T token by token, always from the first state, since the others need their history."""
         grid = self.grid(steps)
         if sampler != Sampler():

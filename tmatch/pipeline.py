@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, SupportsIndex, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from pydantic import ValidationError
@@ -60,18 +60,13 @@ class Pipeline:
         revision: str | None = None,
         token: str | None = None,
         local_files_only: bool = False,
-        dtype: torch.dtype | None = None,
-        torch_dtype: torch.dtype | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Self:
         """Load a shipped model by name, the folder of a run or of an export, or `owner/name` from the hub.
 
-        No code of the model is run, and weights are safetensors. `dtype` is torch.float32 or torch.bfloat16;
-        `torch_dtype` is its older name.
+        No code of the model is run, and weights are safetensors. `dtype` is torch.float32 or torch.bfloat16.
         """
-        if dtype is not None and torch_dtype is not None:
-            raise ValueError("dtype and torch_dtype are the same argument; give dtype.")
-        precision = _precision(torch_dtype if dtype is None else dtype)
-        name, hub = str(name), HubOptions(token, local_files_only)
+        name, precision, hub = str(name), _precision(dtype), HubOptions(token, local_files_only)
         require_path("a model", name)
         on_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
         if on_hub or name.startswith(HUB):
@@ -95,13 +90,10 @@ class Pipeline:
         Also sets the `dtype`, which may be the only argument: torch.bfloat16 or torch.float32.
         """
         if isinstance(device, torch.dtype):
-            if dtype is not None:
-                raise ValueError(f"The device is the first argument and the dtype the second; got {device}, {dtype!r}.")
             device, dtype = None, device
-        precision = self.precision if dtype is None else _precision(dtype)
+        self.precision = self.precision if dtype is None else _precision(dtype)
         if device is not None:
             self.networks.to(resolve_device(device))
-        self.precision = precision
         return self
 
     def __call__(
@@ -157,9 +149,7 @@ class Pipeline:
         return PipelineOutput(_images(result.images, output_type), result.images, result.evaluations)
 
 
-def _precision(dtype: torch.dtype | None) -> Precision:
-    if dtype is None:
-        return "float32"
+def _precision(dtype: torch.dtype) -> Precision:
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise ValueError(f"dtype is {' or '.join(map(str, DTYPES))}; got {dtype!r}.")
     return DTYPES[dtype]
@@ -172,26 +162,16 @@ def _seeds(
     if seed is not None and generator is not None:
         raise ValueError("Give a seed or a generator, not both.")
     if generator is not None:
-        seed = [_next_seed(one) for one in generator] if isinstance(generator, Sequence) else _next_seed(generator)
+        seed = [next_seed(one) for one in generator] if isinstance(generator, Sequence) else next_seed(generator)
     if not isinstance(seed, Sequence):
-        first = _integer(0 if seed is None else seed)
+        try:
+            first = operator.index(0 if seed is None else seed)
+        except TypeError:
+            raise ValueError(f"A seed is an integer; got {seed!r}.") from None
         return range(first, first + count)
     if len(seed) != count:
         raise ValueError(f"There are {len(seed)} seeds for {count} images; give one number, or one seed per image.")
-    return [_integer(one) for one in seed]
-
-
-def _next_seed(generator: torch.Generator) -> int:
-    if not isinstance(generator, torch.Generator):
-        raise ValueError(f"A generator is a torch.Generator, or a list with one per image; got {generator!r}.")
-    return next_seed(generator)
-
-
-def _integer(seed: SupportsIndex) -> int:
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise ValueError(f"A seed is an integer; got {seed!r}.") from None
+    return seed
 
 
 def _images(images: Tensor, kind: Output) -> Any:  # noqa: ANN401

@@ -72,13 +72,9 @@ class RandomStreams:
 
     @classmethod
     def derive(
-        cls,
-        seed: int,
-        step: int,
-        samples: int | Sequence[int] | Tensor,
-        device: torch.device | str = "cpu",
+        cls, seed: int, step: int, samples: int | Sequence[int] | Tensor, device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """The streams of a training step, one per sample, from (seed, step, sample) alone."""
         digest = hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()
         base = int.from_bytes(digest, "big", signed=True)

@@ -28,7 +28,7 @@ class Snapshot:
 
 
 Callback = Callable[[Snapshot], None]
-Order = Literal["random", "raster", "confidence"]
+UnmaskOrder = Literal["random", "raster", "confidence"]
 
 
 def intermediates(tokens: int, parts: int = 4) -> set[int]:
@@ -55,14 +55,14 @@ class Unmasking:
     """
 
     iterations: int | None = None
-    order: Order = "random"
+    order: UnmaskOrder = "random"
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if self.iterations is not None:
             positive_int("The number of mask iterations", self.iterations)
-        if self.order not in get_args(Order):
-            raise ValueError(f"order must be one of {', '.join(get_args(Order))}; got {self.order!r}.")
+        if self.order not in get_args(UnmaskOrder):
+            raise ValueError(f"order must be one of {', '.join(get_args(UnmaskOrder))}; got {self.order!r}.")
         _require_temperature(self.temperature)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 State = Tensor  # (batch, *grid, channels)
 Time = Tensor  # () or (batch,), in [0, 1]; for s see tmatch.head.Head
-T = TypeVar("T")
+Entry = TypeVar("Entry")
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 """Precision of matrix products; weights, gradients, states and residual streams stay in float32."""

@@ -267,11 +267,7 @@ def variant(name: str) -> Variant:
 
 
 def build(
-    name: str,
-    backbone: nn.Module,
-    channels: int,
-    head: HeadConfig = HeadConfig(),
-    codebook_size: int | None = None,
-) -> Model:
+    name: str, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig(), codebook_size: int | None = None,
+) -> Model:  # fmt: skip
     """The model of a named variant on any backbone; see `Variant.build`."""
     return variant(name).build(backbone, channels, head, codebook_size)

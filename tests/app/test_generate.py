@@ -102,7 +102,7 @@ def test_evaluate_measures(model: Path) -> None:
     result = json.loads(succeed(*options, "--json", "--steps", "1", "--solver", "heun", "--head-steps", "2").stdout)
     assert (result["prompts"], result["steps"], result["backbone_evaluations"]) == (12, 1, 1)
     assert (result["solver"], result["head_evaluations"]) == ("heun", 4)
-    assert "95% interval" in succeed(*options).stdout
+    assert "captions satisfied" in succeed(*options).stdout
 
 
 def test_the_precision_reaches_the_sampler(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ import pytest
 from commands import SMALL, assert_rejected, run, succeed
 
 from tmatch.app.overrides import as_file, with_file
+from tmatch.datasets.images import _keep_autoencoder
 from tmatch.recipes import RECIPES
-from tmatch.runs.autoencoder import copy_autoencoder
 from tmatch.train import checkpoint
 
 TRAIN = ["train", "shapes-dtm", *SMALL, "--out"]
@@ -32,7 +32,7 @@ def test_a_run_resumes_and_keeps_its_configuration(started: Path) -> None:
     succeed(*TRAIN, str(started), "--train.steps", "6")
     steps = [json.loads(line)["step"] for line in (started / "losses.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 5, 6]
-    assert json.loads((started / "model.json").read_text())["recipe"]["backbone"]["width"] == 16
+    assert json.loads((started / "model.json").read_text())["run"]["backbone"]["width"] == 16
 
 
 def test_damaged_checkpoints_and_other_settings_are_rejected(started: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_full_disk_loses_nothing(limit: int, started: Path) -> None:
         done = run(*TRAIN, str(started), "--train.steps", "6")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert_rejected(done, "could not be written")
+    assert_rejected(done, "File too large", "resume")
     assert json.loads((started / "model.json").read_text())["shape"] == [4, 4, 16]
     succeed(*TRAIN, str(started), "--train.steps", "6")
 
@@ -91,8 +91,8 @@ def test_a_folder_named_autoencoder_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "autoencoder").mkdir()
     for name in ("recipe.json", "autoencoder.safetensors", "losses.jsonl"):
         (tmp_path / "autoencoder" / name).write_text("mine")
-    with pytest.raises(ValueError, match="give another folder for the run"):
-        copy_autoencoder(str(tmp_path / "autoencoder"), tmp_path)
+    with pytest.raises(ValueError, match="holds other files"):
+        _keep_autoencoder(str(tmp_path / "autoencoder"), tmp_path)
     assert len(list((tmp_path / "autoencoder").iterdir())) == 3
 
 
@@ -106,7 +106,7 @@ def test_a_run_starts_beside_its_log_and_a_truncated_first_checkpoint(tmp_path: 
 
 def test_a_file_overrides_the_recipe_and_options_override_the_file(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text(
-        "train: {steps: 2, batch: 4, learning_rate: 2e-4}\nwidth: 8\ndata:\n  images: 30\nheld_out: 2\n"
+        "train: {steps: 2, batch_size: 4, learning_rate: 2e-4}\nwidth: 8\ndata:\n  images: 30\nheld_out: 2\n"
     )
     succeed("train", "--config", "my.yaml", "shapes-autoencoder", "--data.images=20", "--out", "run", cwd=tmp_path)
     settings = json.loads((tmp_path / "run" / "recipe.json").read_text())
@@ -137,7 +137,7 @@ def test_invalid_files_are_rejected(text: str, words: str, tmp_path: Path) -> No
 
 def test_the_settings_of_a_run_serve_as_a_file(model: Path, tmp_path: Path) -> None:
     succeed("train", "shapes-dtm", "--out", "x", "--config", str(model / "model.json"), "--train.steps=1", cwd=tmp_path)
-    one, other = (json.loads((folder / "model.json").read_text())["recipe"] for folder in (model, tmp_path / "x"))
+    one, other = (json.loads((folder / "model.json").read_text())["run"] for folder in (model, tmp_path / "x"))
     assert other == {**one, "train": {**one["train"], "steps": 1}}
 
 
@@ -157,14 +157,14 @@ def test_a_dry_run_rejects_what_the_run_would_reject(tmp_path: Path, monkeypatch
     command = ["train", "shapes-fm", "--out", str(tmp_path / "run"), "--dry-run"]
     checkpoint.save(tmp_path / "run", 3, {}, {"settings": RECIPES["shapes-fm"]().model_dump(mode="json")})
     succeed(*command)
-    for other in ("train.batch", "train.steps"):
+    for other in ("train.batch_size", "train.steps"):
         assert_rejected(run(*command, f"--{other}", "2"), other)
     (tmp_path / "run" / "step-00000003").rename(tmp_path / "elsewhere")
     (tmp_path / "run" / "metadata.jsonl").touch()
     assert_rejected(run(*command), "metadata.jsonl")
     monkeypatch.setenv("WORLD_SIZE", "3")
     command[3] = str(tmp_path / "new")
-    assert_rejected(run(*command, "--train.batch", "8"), "multiple of 3")
+    assert_rejected(run(*command, "--train.batch-size", "8"), "multiple of 3")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_torchrun_reports_an_error_once(processes: str, settings: list[str], wor
 
 
 def test_a_plan_needs_neither_data_nor_memory() -> None:
-    settings = ("dtm-s", "--gpus", "2", "--device", "rtx 4090", "--expected.text-width", "64", "--backbone.depth", "1")
+    settings = ("dtm-s", "--gpus", "2", "--device", "rtx 4090", "--assumed.text-width", "64", "--backbone.depth", "1")
     plan = json.loads(succeed("plan", *settings, "--json").stdout)
     assert (plan["gpus"], plan["device"], plan["tokens_per_image"]) == (2, "RTX 4090", 256)
     assert plan["sampling"]["min_seconds_by_steps"]["32"]["4"] == plan["sampling"]["min_seconds"]
@@ -193,7 +193,7 @@ def test_a_plan_needs_neither_data_nor_memory() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["dtm-s", "--gpus", "3"], "--train.batch"),
+        (["dtm-s", "--gpus", "3"], "--train.batch-size"),
         (["dtm-s", "--gpus", "0"], "number of GPUs"),
         (["dtm-s", "--device", "abacus"], "'abacus'"),
         (["dtm-s", "--utilisation.training", "2"], "utilisation"),

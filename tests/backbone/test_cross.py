@@ -1,4 +1,4 @@
-"""Attention to a condition is one function, however its products are put together."""
+"""Cross-attention with folded projections equals the direct computation."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -16,12 +16,12 @@ WIDTH, HEADS = 24, 2
 
 
 def caption(length: int, width: int = WIDTH) -> tm.Condition:
-    """Two of a batch: one as long as it goes, one of a single vector."""
+    """A batch of two: one of full length, one of a single vector."""
     return tm.Condition(torch.randn(2, length, width), torch.arange(length) < torch.tensor([[length], [1]]))
 
 
-def kept_apart(layer: CrossAttention) -> CrossAttention:
-    """The same layer, which never folds."""
+def unfolded(layer: CrossAttention) -> CrossAttention:
+    """The same layer without folding."""
     other = CrossAttention(WIDTH, HEADS).to(layer.q.weight.dtype)
     other.load_state_dict(layer.state_dict())
     other.folds = lambda length, tokens: False
@@ -34,16 +34,16 @@ def test_folding_changes_neither_the_result_nor_any_gradient(length: int) -> Non
     x, given = torch.randn(2, 60, WIDTH).double(), caption(length)
     results = []
     assert layer.folds(length, 60)
-    for one in (layer, kept_apart(layer)):
+    for one in (layer, unfolded(layer)):
         tokens, text = x.clone().requires_grad_(), given.tokens.double().requires_grad_()
         y = one(tokens, one.keys(tm.Condition(text, given.mask)))
         y.square().sum().backward()
         results.append([y, tokens.grad, text.grad, *(p.grad for p in one.parameters())])
-    for folded, apart in zip(*results, strict=True):
-        assert_close(folded, apart, atol=1e-9, rtol=1e-9)
+    for folded, separate in zip(*results, strict=True):
+        assert_close(folded, separate, atol=1e-9, rtol=1e-9)
 
 
-def test_folding_keeps_the_precision() -> None:
+def test_folding_keeps_the_dtype() -> None:
     layer = awake(CrossAttention(WIDTH, HEADS)).bfloat16()
     x, given = torch.randn(2, 60, WIDTH).bfloat16(), caption(2)
     assert layer.folds(2, 60)
@@ -51,15 +51,15 @@ def test_folding_keeps_the_precision() -> None:
     assert y.dtype == torch.bfloat16
 
 
-def test_a_wholly_padded_condition_adds_the_bias_alone() -> None:
+def test_a_condition_of_padding_alone_adds_the_bias() -> None:
     layer, x = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH)
     nothing = tm.Condition(torch.randn(2, 3, WIDTH), torch.zeros(2, 3, dtype=torch.bool))
     assert layer.folds(3, 60)
-    for one in (layer, kept_apart(layer)):
+    for one in (layer, unfolded(layer)):
         assert_close(one(x, one.keys(nothing)), layer.out.bias.expand_as(x))
 
 
-def test_what_is_under_the_padding_does_not_matter_however_large() -> None:
+def test_padding_has_no_influence() -> None:
     layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(3)
     assert layer.folds(3, 60)
     before = layer(x, layer.keys(given))
@@ -67,14 +67,14 @@ def test_what_is_under_the_padding_does_not_matter_however_large() -> None:
     assert_close(layer(x, layer.keys(given)), before)
 
 
-def test_one_token_after_the_other_is_never_folded() -> None:
-    """While decoding, every token would have to read keys and values as wide as itself."""
+def test_decoding_never_folds() -> None:
+    """Every token would read keys and values as wide as itself."""
     assert not any(CrossAttention(64, heads).folds(length, 1) for heads in (1, 2, 8) for length in range(1, 99))
 
 
 @pytest.mark.parametrize("tokens", [4, 16, 64, 256])
 @pytest.mark.parametrize("length", [1, 4, 8, 16, 32, 64])
-def test_it_folds_where_that_saves_a_third(tokens: int, length: int, benchmark: Callable[[str], ModuleType]) -> None:
+def test_folding_needs_to_save_a_third(tokens: int, length: int, benchmark: Callable[[str], ModuleType]) -> None:
     flops = benchmark("flops").flops
     layer = CrossAttention(WIDTH, HEADS).requires_grad_(False)
     x, given = torch.randn(2, tokens, WIDTH), caption(length)
@@ -82,13 +82,13 @@ def test_it_folds_where_that_saves_a_third(tokens: int, length: int, benchmark: 
     for folds in (True, False):
         layer.folds = lambda length, tokens, folds=folds: folds
         counts.append(flops(lambda: layer(x, layer.keys(given))) - flops(lambda: layer.kv(given.tokens)))
-    folded, apart = counts
-    biases = 2 * 2 * length * WIDTH  # of the scores, which the rule leaves out
-    assert CrossAttention(WIDTH, HEADS).folds(length, tokens) == (3 * (folded - biases) < 2 * apart)
+    folded, separate = counts
+    biases = 2 * 2 * length * WIDTH  # of the scores, which the rule ignores
+    assert CrossAttention(WIDTH, HEADS).folds(length, tokens) == (3 * (folded - biases) < 2 * separate)
 
 
 class Adapted(nn.Linear):
-    """As LoRA, something that adds to a linear layer."""
+    """Adds to a linear layer, as LoRA does."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) + x
@@ -103,7 +103,7 @@ REPLACEMENTS: dict[str, Callable[[nn.Linear], object]] = {
 
 @pytest.mark.parametrize("kind", REPLACEMENTS)
 @pytest.mark.parametrize("part", ["q", "out"])
-def test_whatever_stands_in_for_a_projection_takes_part(part: str, kind: str) -> None:
+def test_replaced_projections_are_called(part: str, kind: str) -> None:
     layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(2)
     assert layer.folds(2, 60)
     before = layer(x, layer.keys(given))
@@ -112,12 +112,12 @@ def test_whatever_stands_in_for_a_projection_takes_part(part: str, kind: str) ->
     assert not torch.allclose(layer(x, layer.keys(given)), before, atol=1e-2)
 
 
-def test_a_network_in_the_place_of_a_projection_is_called() -> None:
+def test_a_module_in_place_of_a_projection_is_called() -> None:
     layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(2)
     before = layer(x, layer.keys(given))
     layer.q = nn.Sequential(layer.q)
     assert_close(layer(x, layer.keys(given)), before, atol=1e-5, rtol=1e-5)
 
 
-def test_what_is_normalised_is_not_folded() -> None:
+def test_qk_norm_rules_out_folding() -> None:
     assert not CrossAttention(WIDTH, HEADS, qk_norm=True).folds(1, 256)

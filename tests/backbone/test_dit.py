@@ -10,7 +10,7 @@ def parameters(network: torch.nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-def test_the_papers_sizes() -> None:
+def test_the_sizes_of_the_paper() -> None:
     with torch.device("meta"):
         backbone = tm.DiT(channels=16, width=2048, depth=24, heads=16, condition_width=4096)
         model = tm.build("dtm", backbone, channels=16)
@@ -30,21 +30,21 @@ def test_any_grid_of_tokens(grid: tuple[int, ...], qk_norm: bool) -> None:
     assert f(torch.randn(2, *grid, 4), torch.rand(2), condition(2)).shape == (2, *grid, 24)
 
 
-def test_what_is_under_the_padding_does_not_matter() -> None:
+def test_padding_has_no_influence() -> None:
     f, x, t, given = awake(small_dit()), torch.randn(2, *SHAPE), torch.rand(2), condition(2)
     padded = given.padded(9)
     padded.tokens[:, 3:] = 77.0
     torch.testing.assert_close(f(x, t, padded), f(x, t, given), atol=1e-5, rtol=1e-5)
 
 
-def test_a_wholly_padded_condition_is_no_nan() -> None:
+def test_a_condition_of_padding_alone_is_finite() -> None:
     f, given = awake(small_dit()), condition(2)
     nothing = tm.Condition(given.tokens, torch.zeros_like(given.mask))
     assert f(torch.randn(2, *SHAPE), torch.rand(2), nothing).isfinite().all()
 
 
 @pytest.mark.parametrize("changed", [0, 2, 5])
-def test_a_causal_mask_hides_what_comes_after(changed: int) -> None:
+def test_a_causal_mask_hides_later_tokens(changed: int) -> None:
     f, x, t, given = awake(small_dit()), torch.randn(2, 6, 4), torch.rand(2), condition(2)
     before = f(x, t, given, prefix=0)
     x[:, changed] += 1
@@ -52,7 +52,7 @@ def test_a_causal_mask_hides_what_comes_after(changed: int) -> None:
     assert touched.tolist() == [i >= changed for i in range(6)]
 
 
-def test_without_a_mask_every_token_sees_every_other() -> None:
+def test_without_a_mask_attention_is_full() -> None:
     f, x, t, given = awake(small_dit()), torch.randn(1, *SHAPE), torch.rand(1), condition(1)
     before = f(x, t, given)
     for row, column in [(0, 0), (1, 2)]:
@@ -61,7 +61,7 @@ def test_without_a_mask_every_token_sees_every_other() -> None:
         assert ((f(other, t, given) - before).abs().amax((0, 3)) > 1e-6).all()
 
 
-def test_qk_norm_takes_the_scale_out_of_attention() -> None:
+def test_qk_norm_makes_attention_scale_invariant() -> None:
     x, t = torch.randn(1, 6, 4), torch.rand(1)
     for qk_norm in (False, True):
         f = awake(tm.DiT(4, 24, 1, 2, qk_norm=qk_norm))
@@ -72,15 +72,15 @@ def test_qk_norm_takes_the_scale_out_of_attention() -> None:
         assert torch.allclose(f(x, t), before, atol=1e-4) == qk_norm
 
 
-def test_a_backbone_without_time_trains_whole() -> None:
+def test_an_untimed_backbone_trains_all_parameters() -> None:
     f = awake(tm.DiT(4, 24, 2, 2, timed=False))
     f(torch.randn(2, *SHAPE), None).square().mean().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in f.parameters())
-    with pytest.raises(ValueError, match="called with a time t"):
+    with pytest.raises(ValueError, match="needs a time t"):
         f(torch.randn(2, *SHAPE), torch.rand(2))
 
 
-def test_positions_are_all_that_orders_tokens() -> None:
+def test_order_enters_by_positions_alone() -> None:
     f, x, t, given = awake(small_dit()), torch.randn(1, 6, 4), torch.rand(1), condition(1)
     positions, order = grid_positions((2, 3)), torch.randperm(6)
     straight = f(x, t, given, positions=positions)
@@ -94,25 +94,23 @@ def test_positions_are_all_that_orders_tokens() -> None:
 def test_grid_positions() -> None:
     assert grid_positions((2, 2), step=3).tolist() == [[3, 0, 0], [3, 0, 1], [3, 1, 0], [3, 1, 1]]
     assert grid_positions((3,)).tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
-    with pytest.raises(ValueError, match="on a line or in rows and columns"):
+    with pytest.raises(ValueError, match="one or two dimensions"):
         grid_positions((2, 2, 2))
 
 
-def test_bad_input_is_refused() -> None:
+def test_invalid_input_is_rejected() -> None:
     x, t = torch.randn(2, *SHAPE), torch.rand(2)
-    with pytest.raises(ValueError, match="reads conditions 8 wide; got 7"):
+    with pytest.raises(ValueError, match="width 8; got 7"):
         small_dit()(x, t, condition(2, width=7))
     with pytest.raises(ValueError, match="needs a condition"):
         small_dit()(x, t)
-    with pytest.raises(ValueError, match="built without a condition"):
+    with pytest.raises(ValueError, match="is unconditional"):
         small_dit(None)(x, t, condition(2))
-    with pytest.raises(ValueError, match="tokens of 4 channels; got 5"):
+    with pytest.raises(ValueError, match="tokens of 4 channels"):
         small_dit(None)(torch.randn(2, 2, 3, 5), t)
-    with pytest.raises(ValueError, match="30 does not divide by 4"):
+    with pytest.raises(ValueError, match="must be divisible by its heads"):
         tm.DiT(4, 30, 1, 4)
     with pytest.raises(ValueError, match="reads states \\(1, 2\\); got \\(2, 2\\)"):
         tm.MLP((1,), 2)(torch.randn(3, 2, 2), torch.rand(3))
-    with pytest.raises(ValueError, match="reads states \\(1, 2\\); got \\(1, 3\\)"):
-        tm.MLP((1,), 2)(torch.randn(3, 1, 3), torch.rand(3))
     with pytest.raises(ValueError, match="takes no condition"):
         tm.MLP((1,), 2)(torch.randn(3, 1, 2), torch.rand(3), condition(3))

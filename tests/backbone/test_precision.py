@@ -1,4 +1,4 @@
-"""What is kept in which precision."""
+"""The precision of residual streams."""
 
 from collections.abc import Callable
 
@@ -17,8 +17,8 @@ BACKBONES: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", BACKBONES)
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=["replicated", "gathered"])
-def test_blocks_add_up_in_float32_under_autocast(name: str, weights: torch.dtype) -> None:
-    """Whether weights are float32, as replicas have them, or bfloat16, as FSDP2 gathers them."""
+def test_residual_streams_are_float32_under_autocast(name: str, weights: torch.dtype) -> None:
+    """With float32 weights, as under DDP, and with bfloat16 ones, as FSDP2 gathers them."""
     backbone, seen = BACKBONES[name]().to(weights), []
     for block in backbone.blocks:
         block.register_forward_hook(lambda _, args, x: seen.append(x.dtype))
@@ -32,7 +32,7 @@ def test_blocks_add_up_in_float32_under_autocast(name: str, weights: torch.dtype
 
 
 @pytest.mark.parametrize("name", BACKBONES)
-def test_a_network_of_bfloat16_is_one_throughout(name: str) -> None:
+def test_a_bfloat16_network_stays_in_bfloat16(name: str) -> None:
     backbone, seen = BACKBONES[name]().bfloat16(), []
     backbone.blocks[1].register_forward_hook(lambda _, args, x: seen.append(x.dtype))
     t = torch.tensor([0.2, 0.7]) if getattr(backbone, "timed", False) else None

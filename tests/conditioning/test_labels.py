@@ -16,7 +16,7 @@ CLASSES = ("cat", "dog", "fox")
 
 def test_names_and_integers_agree_and_each_class_has_one_token() -> None:
     f = ClassLabels(CLASSES, width=8)
-    by_name, by_index = f(["fox", "cat"]), f([torch.tensor(2), 0])
+    by_name, by_index = f(["fox", "cat"]), f([torch.tensor(2), "0"])
     assert by_name.tokens.shape == (2, 1, 8)
     assert torch.equal(by_name.tokens, by_index.tokens)
     assert torch.equal(ClassLabels(3, width=8)(["0", "2"]).mask, torch.ones(2, 1, dtype=torch.bool))

@@ -34,7 +34,7 @@ def test_target_then_advance_gives_the_next_state(y: str, q: str) -> None:
         times = torch.full((50,), t).double(), torch.full((50,), t_next).double()
         transition = process.sample(x_T, *times, rng())
         replay = rng()
-        replay.normal(2, 3)  # Z_t was drawn first
+        replay.normal(2, 3)  # Z_t came first
         x_next = parametrization.advance(process, transition.x_t, parametrization.target(transition), *times, replay)
         torch.testing.assert_close(x_next, transition.x_next, atol=1e-9, rtol=1e-9)
 
@@ -46,7 +46,7 @@ def test_the_estimate_is_the_data(y: str, q: str) -> None:
     transition = process.sample(x_T, t, t, rng())
     estimate = parametrization.estimate(process, transition.x_t, parametrization.target(transition), t)
     if estimate is None:
-        assert parametrization.symbol == "X_{t+1}"  # the only Y that does not tell X_T
+        assert parametrization.symbol == "X_{t+1}"  # the only Y that does not determine X_T
     else:
         torch.testing.assert_close(estimate, x_T, atol=1e-9, rtol=1e-9)
 
@@ -59,18 +59,18 @@ def test_a_perfect_kernel_regenerates_the_data(y: str, q: str) -> None:
     torch.testing.assert_close(model.sample((2, 3), rng(8)), x_T, atol=1e-8, rtol=1e-8)
 
 
-def test_the_next_state_needs_its_own_grid() -> None:
+def test_the_next_state_needs_the_training_grid() -> None:
     process, parametrization = PROCESSES["independent-linear"], PARAMETRIZATIONS["next-state"]
     kernel = Oracle(process, parametrization, rng(1).normal(1, 1))
-    with pytest.raises(ValueError, match="train NextState on a Grid"):
+    with pytest.raises(ValueError, match="train it on a Grid"):
         TransitionMatching(process, parametrization, kernel, Continuous())
     model = TransitionMatching(process, parametrization, kernel, GRID)
     for steps in (2, [0, 0.2, 1]):
-        with pytest.raises(ValueError, match="takes the 4 steps it was trained with"):
+        with pytest.raises(ValueError, match="takes the 4 steps of its training"):
             model.sample((1, 1), rng(1), steps=steps)
 
 
-def test_noise_does_not_tell_the_data_where_there_is_none() -> None:
+def test_noise_prediction_needs_a_positive_alpha() -> None:
     for name in ("linear", "gaussian-cosine"):
-        with pytest.raises(ValueError, match="X_0 does not tell X_T; use VariancePreserving"):
+        with pytest.raises(ValueError, match="X_0 does not determine X_T; use VariancePreserving"):
             PARAMETRIZATIONS["noise-state"].check(PROCESSES[name], GRID)

@@ -47,7 +47,7 @@ def test_marginals_depend_on_the_schedule_alone(process: Process) -> None:
 
 
 @ALL
-def test_paths_and_transitions_have_the_same_law(process: Process) -> None:
+def test_paths_and_transitions_have_the_same_distribution(process: Process) -> None:
     x_T = torch.zeros(N, 1, 1, dtype=torch.float64)
     q = process.sample(x_T, at(0.3), at(0.6), rng())
     path = process.path(x_T, torch.tensor([0, 0.3, 0.6, 1], dtype=torch.float64), rng())
@@ -68,7 +68,7 @@ def test_renoise_keeps_the_marginals(process: Process) -> None:
     assert_moments(earlier.flatten(1), 1.5 * alpha * torch.ones(1).double(), sigma**2 * torch.eye(1).double())
 
 
-def test_the_linear_process_has_one_noise_and_the_independent_one_many() -> None:
+def test_the_linear_process_keeps_its_noise_and_the_independent_one_does_not() -> None:
     x_T = torch.zeros(N, 1, 1, dtype=torch.float64)
     for process, correlation in ((LinearProcess(), 1.0), (IndependentLinearProcess(), 0.0)):
         q = process.sample(x_T, at(0.2), at(0.5), rng())
@@ -88,14 +88,14 @@ def test_the_diffusion_process_adds_independent_noise() -> None:
     assert_moments(measured, torch.zeros(4).double(), alpha[s] / alpha[u] * sigma[u] ** 2)
 
 
-def test_the_diffusion_step_is_ddpms_posterior() -> None:
+def test_the_diffusion_step_is_the_posterior_of_ddpm() -> None:
     """Ho et al. (2020), Eqs. 6 and 7, in their variables: abar_t = alpha_t^2, beta from consecutive abars."""
     process, t, t_next = DiffusionProcess(VariancePreserving()), at(0.45), at(0.5)
     x_t, x_T = 0.7, -0.4
     sigma, alpha = process.schedule.sigma(t), process.schedule.alpha(t)
     z_t = torch.full((N, 1, 1), float((x_t - alpha * x_T) / sigma), dtype=torch.float64)
     x_next = process.advance(z_t, torch.full_like(z_t, x_T), t, t_next, rng())
-    abar, abar_prev = alpha**2, process.schedule.alpha(t_next) ** 2  # their time runs the other way
+    abar, abar_prev = alpha**2, process.schedule.alpha(t_next) ** 2  # in reversed time
     beta = 1 - abar / abar_prev
     mean = abar_prev.sqrt() * beta / (1 - abar) * x_T + (abar / abar_prev).sqrt() * (1 - abar_prev) / (1 - abar) * x_t
     variance = (1 - abar_prev) / (1 - abar) * beta

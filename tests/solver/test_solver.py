@@ -25,7 +25,7 @@ def stretched(steps: int) -> list[float]:
 
 @ALL
 @pytest.mark.parametrize("grid", [int, stretched], ids=["equal", "stretched"])
-def test_error_falls_with_the_order(solver: type[FixedStep], grid) -> None:  # noqa: ANN001
+def test_the_error_decreases_with_the_order(solver: type[FixedStep], grid) -> None:  # noqa: ANN001
     y = torch.tensor([0.3, 0.6, -0.8], dtype=torch.float64)
     errors = [(solver(grid(n)).solve(velocity, y) - solution(y)).abs().max().item() for n in (32, 64, 128)]
     for coarse, fine in pairwise(errors):
@@ -33,7 +33,7 @@ def test_error_falls_with_the_order(solver: type[FixedStep], grid) -> None:  # n
 
 
 @ALL
-def test_evaluations_are_as_said(solver: type[FixedStep]) -> None:
+def test_evaluations_match_the_declared_number(solver: type[FixedStep]) -> None:
     calls = []
     solver(7).solve(lambda s, y: calls.append(s) or velocity(s, y), torch.ones(1))
     assert len(calls) == 7 * solver.evaluations
@@ -42,7 +42,7 @@ def test_evaluations_are_as_said(solver: type[FixedStep]) -> None:
 
 
 @ALL
-def test_precision_is_the_states(solver: type[FixedStep]) -> None:
+def test_the_dtype_is_that_of_the_state(solver: type[FixedStep]) -> None:
     assert solver(3).solve(velocity, torch.ones(1)).dtype == torch.float32
 
 
@@ -59,6 +59,6 @@ def test_adaptive_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, "4", [0.0], [0.5, 0.1], [0, 2], [0.2, 0.8], [0, 0.5]])
-def test_bad_grids_are_refused(steps) -> None:  # noqa: ANN001
-    with pytest.raises(ValueError, match=r"whole number from 1 up|increasing numbers from 0 to 1|from s = 0 to s = 1"):
+def test_invalid_grids_are_rejected(steps) -> None:  # noqa: ANN001
+    with pytest.raises(ValueError, match=r"positive integer|increasing numbers|from s = 0 to s = 1"):
         Euler(steps)

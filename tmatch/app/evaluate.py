@@ -74,8 +74,8 @@ def _evaluate(
 def _print(result: dict[str, Any]) -> None:
     table = Table("measure", "value")
     for name, value in result.items():
-        nested = value.items() if isinstance(value, dict) else [("", value)]
-        for part, number in nested:
-            text = " - ".join(f"{x:.3f}" for x in number) if isinstance(number, list) else str(number)
-            table.add_row(f"{name} {part}".strip().replace("_", " "), text)
+        for part, numbers in value.items() if isinstance(value, dict) else [("", value)]:
+            numbers = numbers if isinstance(numbers, list) else [numbers]
+            text = " - ".join(f"{x:.3f}" if isinstance(x, float) else str(x) for x in numbers)
+            table.add_row(f"{name}: {part}".removesuffix(": ").replace("_", " "), text)
     Console().print(table)

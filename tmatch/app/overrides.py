@@ -82,7 +82,10 @@ def _merged(settings: dict[str, Any], changes: dict[str, Any], where: str, prefi
     result = dict(settings)
     for key, value in changes.items():
         if key not in settings:
-            hint = did_you_mean(str(key), settings) or f"; the keys are {', '.join(settings)}"
+            hint = (
+                did_you_mean(f"{prefix}{key}", [f"{prefix}{name}" for name in settings])
+                or f"; the keys are {', '.join(settings)}"
+            )
             raise ValueError(f"{where} sets '{prefix}{key}', which is not a setting of this recipe{hint}.")
         if isinstance(settings[key], dict) and isinstance(value, dict):
             result[key] = _merged(settings[key], value, where, f"{prefix}{key}.")

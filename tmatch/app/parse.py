@@ -30,6 +30,7 @@ def call(command: str, function: Callable[..., None], arguments: Sequence[str], 
 
     flat = {name: Annotated[type(default), tyro.conf.arg(name="")] for name, default in defaults.items()}
     bound.__annotations__ = {**function.__annotations__, **flat}
+    del bound.__wrapped__  # tyro would take its annotations
     bound.__signature__ = signature(partial(function, **defaults))  # type: ignore[attr-defined]
     with _unvalidated():
         run = tyro.cli(bound, args=arguments, prog=f"tmatch {command}", config=(tyro.conf.AvoidSubcommands,))

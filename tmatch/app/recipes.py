@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tmatch.app.tables import read_table
 
-GROUPS = {
+GROUP_TITLES = {
     "shapes": "shapes: synthetic images, on a CPU, with weights for some of them (`tmatch models`)",
     "folder": "folder: your own images, small enough for memory",
     "shards": "shards: data encoded by `tmatch prepare`, about 5M parameters",
@@ -28,9 +28,11 @@ def main(arguments: Sequence[str]) -> None:
     if parser.parse_args(arguments).json:
         print(json.dumps(rows, indent=2))
         return
-    console, order = Console(), list(GROUPS)
+    console, order = Console(), list(GROUP_TITLES)
     for group, members in groupby(sorted(rows, key=lambda row: order.index(row["group"])), lambda row: row["group"]):
-        table = Table("recipe", "description", title=Text(GROUPS[group]), title_justify="left", title_style="bold")
+        table = Table(
+            "recipe", "description", title=Text(GROUP_TITLES[group]), title_justify="left", title_style="bold"
+        )
         table.columns[0].no_wrap = True
         for row in members:
             table.add_row(row["recipe"], Text(row["description"]))

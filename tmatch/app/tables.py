@@ -18,13 +18,14 @@ def read_table(name: str) -> list[TableRow]:
 
 def build_tables() -> dict[str, list[TableRow]]:
     """All tables, from the code."""
-    from tmatch.recipes import RECIPES
+    from tmatch.recipes import GROUPS, RECIPES
     from tmatch.runs.load import MODELS
 
     about = {name: (recipe.__doc__ or "").splitlines()[0] for name, recipe in RECIPES.items()}
+    groups = [(group, name) for group, members in GROUPS.items() for name in members]
     return {
         "variants": variant_rows(),
-        "recipes": [{"recipe": name, "group": _group(name), "description": text} for name, text in about.items()],
+        "recipes": [{"recipe": name, "group": group, "description": about[name]} for group, name in groups],
         "models": [{"model": name, "description": about.get(name, "")} for name in MODELS],
     }
 
@@ -46,12 +47,6 @@ def variant_rows() -> list[TableRow]:
         }
         for name, row in VARIANTS.items()
     ]
-
-
-def _group(recipe: str) -> str:
-    """The prefix of a recipe's name; recipes named by a variant and a size (dtm-s) form one group."""
-    prefix = recipe.split("-")[0]
-    return prefix if prefix in ("shapes", "folder", "shards", "paper") else "sizes"
 
 
 if __name__ == "__main__":

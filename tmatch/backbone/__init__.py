@@ -29,15 +29,9 @@ class SequenceBackbone(Protocol):
     width: int
 
     def __call__(
-        self,
-        x: State,
-        t: Time | None = None,
-        condition: Condition | None = None,
-        *,
-        positions: Tensor | None = None,
-        prefix: int | None = None,
-        cache: Cache | None = None,
-    ) -> Tensor:
+        self, x: State, t: Time | None = None, condition: Condition | None = None, *, positions: Tensor | None = None,
+        prefix: int | None = None, cache: Cache | None = None,
+    ) -> Tensor:  # fmt: skip
         """Read tokens at `positions` (tokens, 3); the first `prefix` attend to each other, later ones causally.
 
         0 is fully causal, None is full attention. Decoding runs in inference mode: do not keep tensors for training.

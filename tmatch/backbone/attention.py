@@ -70,12 +70,9 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width, bias)
 
     def forward(
-        self,
-        x: Tensor,
-        attention_mask: AttentionMask = FULL_ATTENTION,
-        kv_cache: LayerKVCache | None = None,
+        self, x: Tensor, attention_mask: AttentionMask = FULL_ATTENTION, kv_cache: LayerKVCache | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         q, k, v = by_head(self.qkv(x), self.heads, parts=3)
         q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:

@@ -14,7 +14,7 @@ MASKED_SCORE = -1e4
 """The attention score of padding: finite, so that a condition of padding alone does not give NaN."""
 
 
-class Keys(NamedTuple):
+class CrossKV(NamedTuple):
     """Keys and values by head, (batch, heads, length, width / heads), and a mask, False on padding, (batch, length)."""
 
     k: Tensor
@@ -39,12 +39,12 @@ class CrossAttention(nn.Module):
         self.k_norm = RMSNorm(width // heads) if qk_norm else nn.Identity()
         self.out = nn.Linear(width, width)
 
-    def keys(self, condition: Condition) -> Keys:
+    def keys(self, condition: Condition) -> CrossKV:
         """The keys and values, which do not depend on the tokens."""
         k, v = by_head(self.kv(condition.tokens), self.heads, parts=2)
-        return Keys(self.k_norm(k), v, condition.mask)
+        return CrossKV(self.k_norm(k), v, condition.mask)
 
-    def forward(self, x: Tensor, keys: Keys) -> Tensor:
+    def forward(self, x: Tensor, keys: CrossKV) -> Tensor:
         """Tokens x (batch, tokens, width)."""
         if self.folds(keys.mask.shape[1], x.shape[1]):
             return self._folded(x, keys)
@@ -65,7 +65,7 @@ class CrossAttention(nn.Module):
         folded = tokens * self.heads * length + self.width * length
         return plain and isinstance(self.q_norm, nn.Identity) and 3 * folded < 2 * separate
 
-    def _folded(self, x: Tensor, keys: Keys) -> Tensor:
+    def _folded(self, x: Tensor, keys: CrossKV) -> Tensor:
         heads, seen = self.heads, keys.mask[:, None, :, None]
         k, v = keys.k * seen * (self.width // heads) ** -0.5, keys.v * seen
         w_q, w_o = self.q.weight.view(heads, -1, self.width), self.out.weight.view(self.width, heads, -1)

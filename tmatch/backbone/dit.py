@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import FULL_ATTENTION, AttentionMask, SelfAttention, attention_mask
 from tmatch.backbone.cache import LayerKVCache, kv_caches, require_capacity
-from tmatch.backbone.cross import CrossAttention, Keys
+from tmatch.backbone.cross import CrossAttention, CrossKV
 from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
 from tmatch.layers import (
@@ -39,7 +39,7 @@ class BlockContext(NamedTuple):
     """What a block computes from it for all tokens: its own modulation, and the keys and values of the text."""
 
     modulation: tuple[Tensor, ...]  # shift, scale and gate of the attention and of the MLP, each (batch, 1, width)
-    text: Keys | None
+    text: CrossKV | None
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,9 @@ class Block(nn.Module):
         return BlockContext(parts, None if self.cross is None or given.text is None else self.cross.keys(given.text))
 
     def forward(
-        self,
-        x: Tensor,
-        conditioning: Conditioning | BlockContext,
-        attention_mask: AttentionMask = FULL_ATTENTION,
+        self, x: Tensor, conditioning: Conditioning | BlockContext, attention_mask: AttentionMask = FULL_ATTENTION,
         kv_cache: LayerKVCache | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Tokens x (batch, tokens, width)."""
         context = conditioning if isinstance(conditioning, BlockContext) else self.context(conditioning)
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = context.modulation
@@ -105,17 +102,9 @@ class DiT(nn.Module):
     """
 
     def __init__(
-        self,
-        channels: int,
-        width: int,
-        depth: int,
-        heads: int,
-        condition_width: int | None = None,
-        mlp_ratio: float = 4.0,
-        qk_norm: bool = False,
-        timed: bool = True,
-        checkpointing: bool = False,
-    ) -> None:
+        self, channels: int, width: int, depth: int, heads: int, condition_width: int | None = None,
+        mlp_ratio: float = 4.0, qk_norm: bool = False, timed: bool = True, checkpointing: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         if width % heads:
             raise ValueError(f"The width of a DiT must be divisible by its heads; got width {width} and {heads} heads.")
@@ -137,15 +126,9 @@ class DiT(nn.Module):
         initialise(self, *cross, *([] if self.time is None else [self.time.linear]))
 
     def forward(
-        self,
-        x: State,
-        t: Time | None = None,
-        condition: Condition | None = None,
-        *,
-        positions: Tensor | None = None,
-        prefix: int | None = None,
-        cache: DiTContext | None = None,
-    ) -> Tensor:
+        self, x: State, t: Time | None = None, condition: Condition | None = None, *, positions: Tensor | None = None,
+        prefix: int | None = None, cache: DiTContext | None = None,
+    ) -> Tensor:  # fmt: skip
         """One vector per token, (batch, *grid, width).
 
         `positions`, (tokens, 3) or (batch, tokens, 3), and `prefix` serve sequences of several states: the first

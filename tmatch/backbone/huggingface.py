@@ -60,15 +60,9 @@ class HuggingFaceBackbone(nn.Module):
         self.model.get_input_embeddings().requires_grad_(False)
 
     def forward(
-        self,
-        x: State,
-        t: Time | None = None,
-        condition: Condition | None = None,
-        *,
-        positions: Tensor | None = None,
-        prefix: int | None = None,
-        cache: HuggingFaceCache | None = None,
-    ) -> Tensor:
+        self, x: State, t: Time | None = None, condition: Condition | None = None, *, positions: Tensor | None = None,
+        prefix: int | None = None, cache: HuggingFaceCache | None = None,
+    ) -> Tensor:  # fmt: skip
         """One vector per token, (batch, *grid, width), in raster order; `positions` are ignored."""
         require_causal(t, prefix)
         require_channels(x, self.channels)

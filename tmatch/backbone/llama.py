@@ -28,12 +28,9 @@ class LlamaBlock(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(
-        self,
-        x: Tensor,
-        attention_mask: AttentionMask,
-        rotation: tuple[Tensor, Tensor],
+        self, x: Tensor, attention_mask: AttentionMask, rotation: tuple[Tensor, Tensor],
         kv_cache: LayerKVCache | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         x = x + self.attention(self.attention_norm(x), attention_mask, kv_cache, rotation)
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         return x + self.down(silu(gate) * up)
@@ -70,15 +67,9 @@ class Llama(nn.Module):
     timed = False
 
     def __init__(
-        self,
-        channels: int,
-        width: int,
-        depth: int,
-        heads: int,
-        condition_width: int | None = None,
-        hidden: int | None = None,
-        checkpointing: bool = False,
-    ) -> None:
+        self, channels: int, width: int, depth: int, heads: int, condition_width: int | None = None,
+        hidden: int | None = None, checkpointing: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         if width % (2 * heads):
             raise ValueError(f"The heads of a Llama must have an even width; got width {width} and {heads} heads.")
@@ -96,15 +87,9 @@ class Llama(nn.Module):
         initialise(self, *(part for block in blocks for part in (block.attention.out, block.down)))
 
     def forward(
-        self,
-        x: State,
-        t: Time | None = None,
-        condition: Condition | None = None,
-        *,
-        positions: Tensor | None = None,
-        prefix: int | None = None,
-        cache: LlamaContext | None = None,
-    ) -> Tensor:
+        self, x: State, t: Time | None = None, condition: Condition | None = None, *, positions: Tensor | None = None,
+        prefix: int | None = None, cache: LlamaContext | None = None,
+    ) -> Tensor:  # fmt: skip
         """One vector per token, (batch, *grid, width), in raster order; `positions` are ignored."""
         require_causal(t, prefix)
         require_channels(x, self.channels)

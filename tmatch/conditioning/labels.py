@@ -14,7 +14,7 @@ from tmatch.tensors import positive_int
 class ClassLabels(Conditioner):
     """c = E[label]: one learned token per class, and one more for the null class.
 
-    A label is the index or the name of a class; `classes` are the names, or how many classes there are.
+    A label is the index or the name of a class; `classes` are the names, or the number of classes.
     """
 
     null = None
@@ -35,11 +35,14 @@ class ClassLabels(Conditioner):
         return Condition.dense(self.table(rows)[:, None])
 
     def _row(self, label: int | str | None) -> int:
-        if label is self.null:
+        if label is None:
             return len(self.classes)
         try:
-            index = self._index[label.strip()] if isinstance(label, str) else operator.index(label)
-        except (KeyError, TypeError):
+            if isinstance(label, str):  # on a command line an index is a string, too
+                index = self._index[label] if label in self._index else int(label)
+            else:
+                index = operator.index(label)
+        except (TypeError, ValueError):
             index = -1
         if not 0 <= index < len(self.classes):
             raise ValueError(

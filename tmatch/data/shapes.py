@@ -139,8 +139,8 @@ def _extent(size: Tensor) -> Tensor:
 
 def _one_or_two(rng: RandomStreams, size: Tensor, dominant: Tensor) -> Tensor:
     """Centres anywhere, with a gap between the boxes; where `dominant`, the relation is unambiguous."""
-    room = _extent(size)[:, None, :2, None]
-    centre = room + (SIZE - 2 * room) * rng.uniform(_CANDIDATES, 2, 2)
+    inset = _extent(size)[:, None, :2, None]
+    centre = inset + (SIZE - 2 * inset) * rng.uniform(_CANDIDATES, 2, 2)
     away = (centre[:, :, 0] - centre[:, :, 1]).abs()  # (n, candidates, 2)
     fits = (away > 2 * _extent(size[:, None, :1]) + _GAP).any(-1)
     fits &= ~dominant[:, None] | ((away[..., 0] - away[..., 1]).abs() > _MARGIN + 1)

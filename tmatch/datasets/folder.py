@@ -26,11 +26,5 @@ class FolderData(ImageData):
     def validation(self, count: int) -> CaptionedImages:
         return FolderImages(self.folder, self.size, held_out=True, limit=count)
 
-    def version(self, images: CaptionedImages) -> str:
-        """Sizes and modification times of the files: an image that is replaced is encoded again."""
-        assert isinstance(images, FolderImages)
-        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in images.files]
-        return repr((self.size, stats))
-
     def anonymous(self) -> "FolderData":
         return self.model_copy(update={"folder": Path("images")})

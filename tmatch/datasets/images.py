@@ -24,7 +24,6 @@ from tmatch.datasets.base import (
     Encoders,
     InputShapes,
     OpenContext,
-    Shape,
     WordsConfig,
 )
 from tmatch.files import atomic_folder, cache_folder, locked
@@ -94,10 +93,6 @@ class ImageData(DataConfig):
         parts = [*map(str, images.captions), autoencoder_digest(codec) or ""]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def version(self, images: CaptionedImages) -> str:
-        """Whatever else the pixels of `images` depend on: it names the cache of encoded images."""
-        return self.model_dump_json()
-
     def open(self, context: OpenContext) -> Dataset:
         """Encode all images, or read them from the cache of encoded images."""
         training, validation = self.training(), self.validation(context.validation_images)
@@ -132,13 +127,8 @@ class ImageData(DataConfig):
 
     def _encoded(self, images: CaptionedImages, codec: Codec, context: OpenContext) -> torch.Tensor:
         device = context.train.resolve_device()
-        parts = (
-            self.version(images),
-            self.fingerprint(images, codec),
-            codec.patch.patch,
-            device.type,
-            torch.__version__,
-        )
+        encoder = (autoencoder_digest(codec), codec.patch.patch, device.type, torch.__version__)
+        parts = (images.fingerprint(), len(images), *encoder)
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
         return encode_dataset(codec, images, device, cache_folder() / "states", key, context.progress)
 
@@ -149,9 +139,8 @@ class ImageData(DataConfig):
         codec = Codec(patch, open_autoencoder(name, Path(name)))
         rows, columns, channels = codec.encode(images.load([0])).shape[1:]
         conditioning = self.conditioning(images, text)
-        length = int(conditioning.get("max_length", 1))
-        shape: Shape = (rows, columns, channels)
-        return InputShapes(shape, (length, conditioning.get("width")), codec.codebook_size)
+        lengths = (conditioning.get("max_length", 1), conditioning.get("width"))
+        return InputShapes((rows, columns, channels), lengths, codec.codebook_size)
 
 
 def _keep_autoencoder(name: str, out: Path) -> None:

@@ -54,14 +54,9 @@ class TokenDistribution(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self,
-        noise: Tensor,
-        h: Tensor,
-        t: Time | None,
-        params: SamplingParams,
-        branches: Branches,
+        self, noise: Tensor, h: Tensor, t: Time | None, params: SamplingParams, branches: Branches,
         cache: TimeCache | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """B ~ p(. | h), (B, N, channels); h and t hold every branch of the guidance, stacked along the batch.
 
         Kernels that sample token after token at one t pass a `cache` for what does not depend on the token.

@@ -68,14 +68,9 @@ class Categorical(TokenDistribution):
         return rng.uniform(tokens)
 
     def forward(
-        self,
-        noise: Tensor,
-        h: Tensor,
-        t: Time | None,
-        params: SamplingParams,
-        branches: Branches,
+        self, noise: Tensor, h: Tensor, t: Time | None, params: SamplingParams, branches: Branches,
         cache: TimeCache | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         return self.draw(noise, h, params.codes, branches)[0]
 
     def nfe(self, params: SamplingParams) -> int:

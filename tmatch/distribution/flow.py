@@ -45,14 +45,9 @@ class Flow(TokenDistribution):
         return rng.normal(tokens, self.channels)
 
     def forward(
-        self,
-        noise: Tensor,
-        h: Tensor,
-        t: Time | None,
-        params: SamplingParams,
-        branches: Branches,
+        self, noise: Tensor, h: Tensor, t: Time | None, params: SamplingParams, branches: Branches,
         cache: TimeCache | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """B from B_0, along the guided velocity."""
         # An adaptive solver visits other times for every token; a compiler folds the time features into constants.
         cached = isinstance(params.solver, FixedStep) and not torch.compiler.is_compiling()

@@ -10,7 +10,7 @@ from tmatch.distribution import Categorical
 from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Kernel, MaskedTokens
 from tmatch.sampler import SAMPLERS, build_sampler
-from tmatch.sampling import CodeSampling, Order, SamplingParams, Unmasking
+from tmatch.sampling import CodeSampling, SamplingParams, Unmasking, UnmaskOrder
 from tmatch.solver import SOLVERS
 
 PARTS: dict[str, tuple[str, Callable[[Kernel], bool]]] = {
@@ -36,7 +36,7 @@ class SamplingConfig(Config):
     guidance: float = _option(2.0, "classifier-free guidance scale; 1 disables guidance")
     schedule: str = _option("constant", f"guidance schedule over time: {', '.join(GUIDANCE_SCHEDULES)}")
     iterations: int | None = _option(None, "unmasking iterations; None unmasks one token at a time", "masks", gt=0)
-    order: Order = _option("random", "order in which tokens are unmasked", "masks")
+    order: UnmaskOrder = _option("random", "order in which tokens are unmasked", "masks")
     confidence_temperature: float = _option(1.0, "noise on the confidence, for order 'confidence'", "masks", ge=0)
     temperature: float = _option(1.0, "temperature of the codes; 0 takes the most likely code", "codes", ge=0)
     top_k: int | None = _option(None, "sample among the k most likely codes", "codes", gt=0)

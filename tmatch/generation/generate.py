@@ -96,20 +96,11 @@ def sampling_precision(precision: Precision, model: nn.Module, device: torch.dev
 
 
 def generate(
-    model: Model,
-    shape: Sequence[int],
-    seeds: Sequence[int],
-    condition: Condition | None = None,
-    *,
-    steps: Steps | None = None,
-    params: SamplingParams = SamplingParams(),
-    sampler: Sampler = Sampler(),
-    callback: Callback | None = None,
-    batch_size: int = 64,
-    progress: bool = False,
-    keep_path: bool = False,
+    model: Model, shape: Sequence[int], seeds: Sequence[int], condition: Condition | None = None, *,
+    steps: Steps | None = None, params: SamplingParams = SamplingParams(), sampler: Sampler = Sampler(),
+    callback: Callback | None = None, batch_size: int = 64, progress: bool = False, keep_path: bool = False,
     precision: Precision = "float32",
-) -> Generation:
+) -> Generation:  # fmt: skip
     """One sample of `shape` (*grid, channels) per seed, in float32 independent of the batch size.
 
     `precision` applies to matrix products; states stay in float32. Lower precisions round differently in batches of
@@ -120,7 +111,7 @@ def generate(
     batches = [slice(i, i + batch_size) for i in range(0, len(seeds), positive_int("batch_size", batch_size))]
     weight = next(model.kernel.parameters(), torch.empty(0))
     dtype = torch.promote_types(weight.dtype, torch.float32)  # a coarser state would lose small steps
-    watched = progress or keep_path or callback is not None
+    callbacks = [] if callback is None else [callback]
     started = time.perf_counter()
     results: list[Generation] = []
     bar = Progress(console=Console(stderr=True), disable=not progress, transient=True)
@@ -130,20 +121,23 @@ def generate(
             rng = RandomStreams(seeds[images], weight.device, dtype)
             given = None if condition is None else condition[images]
             path: list[Snapshot] = []
-
-            def observe(snapshot: Snapshot, path: list[Snapshot] = path) -> None:
-                bar.advance(task, snapshot.kind == "transition")
-                if keep_path:
-                    path.append(snapshot)
-                if callback is not None:
-                    callback(snapshot)
-
+            advance = lambda snapshot: bar.advance(task, snapshot.kind == "transition")  # noqa: E731
+            observers = [*([advance] if progress else []), *([path.append] if keep_path else []), *callbacks]
             options = replace(params, guidance=params.guidance.of(images, len(seeds)))
-            seen = observe if watched else None
             with counting(model.kernel, options) as evaluations, evaluating(model):
-                x = model.sample(shape, rng, given, steps, options, sampler=sampler, callback=seen)
+                x = model.sample(shape, rng, given, steps, options, sampler=sampler, callback=_fan_out(observers))
             results.append(Generation(x, evaluations, 0.0, path))
     return _concatenate(results, time.perf_counter() - started)
+
+
+def _fan_out(callbacks: Sequence[Callback]) -> Callback | None:
+    """One callback that calls each; None if there are none, so that the model computes no snapshots."""
+
+    def call(snapshot: Snapshot) -> None:
+        for callback in callbacks:
+            callback(snapshot)
+
+    return call if callbacks else None
 
 
 def _require(seeds: Sequence[int], steps: Steps | None) -> None:

@@ -71,27 +71,15 @@ class Autoregressive(Kernel):
         return self.distribution.loss(y.flatten(1, -2), self.contexts(y, x_t, t, condition), t, rng).mean(1)
 
     def sample(
-        self,
-        x_t: State,
-        t: Time,
-        t_next: Time,
-        condition: Condition | None,
-        rng: RandomStreams,
-        params: SamplingParams,
-        callback: Callback | None = None,
-    ) -> State:
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> State:  # fmt: skip
         return next(self.states(x_t, (float(t), float(t_next)), t, condition, rng, params, callback))
 
     def states(
-        self,
-        x_t: State,
-        grid: Sequence[float],
-        t: Time | None,
-        condition: Condition | None,
-        rng: RandomStreams,
-        params: SamplingParams,
-        callback: Callback | None = None,
-    ) -> Iterator[State]:
+        self, x_t: State, grid: Sequence[float], t: Time | None, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> Iterator[State]:  # fmt: skip
         """The states at the times of the grid after the first, the time of X_t. The cache reads each token once.
 
         Guidance sees a time that advances from token to token. It keeps all branches, since each has its own KV cache.

@@ -37,15 +37,9 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def sample(
-        self,
-        x_t: State,
-        t: Time,
-        t_next: Time,
-        condition: Condition | None,
-        rng: RandomStreams,
-        params: SamplingParams,
-        callback: Callback | None = None,
-    ) -> State:
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> State:  # fmt: skip
         """Y ~ p(. | X_t) at one time t for the whole batch; if Y is the next state, it is the state at t_next.
 
         Kernels that sample tokens in turn report partial states to the `callback`.

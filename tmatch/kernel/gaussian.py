@@ -28,15 +28,9 @@ class GaussianKernel(MeanKernel):
         self.std = std
 
     def sample(
-        self,
-        x_t: State,
-        t: Time,
-        t_next: Time,
-        condition: Condition | None,
-        rng: RandomStreams,
-        params: SamplingParams,
-        callback: Callback | None = None,
-    ) -> State:
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> State:  # fmt: skip
         mean = super().sample(x_t, t, t_next, condition, rng, params)
         noise = rng.normal(*mean.shape[1:])
         return mean if self.std is None else mean + self.std(t).to(mean) * noise

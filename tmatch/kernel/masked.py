@@ -125,15 +125,9 @@ class MaskedTokens(Kernel):
         return (losses * ~known).mean(1)
 
     def sample(
-        self,
-        x_t: State,
-        t: Time,
-        t_next: Time,
-        condition: Condition | None,
-        rng: RandomStreams,
-        params: SamplingParams,
-        callback: Callback | None = None,
-    ) -> State:
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> State:  # fmt: skip
         """Guidance sees the time at the end of each iteration, as in MAR."""
         self.distribution.require_width(x_t)
         grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
@@ -155,14 +149,9 @@ class MaskedTokens(Kernel):
         return y
 
     def unmask(
-        self,
-        h: Tensor,
-        t: Time | None,
-        step: UnmaskStep,
-        rng: RandomStreams,
-        params: SamplingParams,
+        self, h: Tensor, t: Time | None, step: UnmaskStep, rng: RandomStreams, params: SamplingParams,
         branches: Branches,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Sample the tokens of this iteration: tokens (batch, n, channels), and which of them are new (batch, n)."""
         new = (step.rank < step.after) & ~step.known
         index = new.float().topk(step.after - step.before, dim=1).indices.sort(1).values[..., None]
@@ -178,14 +167,9 @@ class Masked(MaskedTokens):
     """The backbone reads a linear map of (X_t^i, Y^i), with zeros for a hidden Y^i: MARTM, and MAR with T = 1."""
 
     def __init__(
-        self,
-        backbone: nn.Module,
-        distribution: TokenDistribution,
-        channels: int,
-        width: int,
-        ratio: MaskingRatio,
+        self, backbone: nn.Module, distribution: TokenDistribution, channels: int, width: int, ratio: MaskingRatio,
         dependent: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Tokens have `channels` numbers; the backbone reads `width`, enough for both X_t^i and Y^i."""
         super().__init__(backbone, distribution, ratio, dependent)
         if width < 2 * channels:
@@ -210,14 +194,9 @@ class MaskedCodes(MaskedTokens):
         return self.distribution.embed(torch.where(known[..., None], y, 0)) * known[..., None]
 
     def unmask(
-        self,
-        h: Tensor,
-        t: Time | None,
-        step: UnmaskStep,
-        rng: RandomStreams,
-        params: SamplingParams,
+        self, h: Tensor, t: Time | None, step: UnmaskStep, rng: RandomStreams, params: SamplingParams,
         branches: Branches,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Sample every hidden token and keep the most confident, with Gumbel noise that decays over the iterations."""
         if params.unmasking.order != "confidence":
             return super().unmask(h, t, step, rng, params, branches)

@@ -32,15 +32,9 @@ class MeanKernel(Kernel):
         return (mean - y).square().flatten(1).mean(1)
 
     def sample(
-        self,
-        x_t: State,
-        t: Time,
-        t_next: Time,
-        condition: Condition | None,
-        rng: RandomStreams,
-        params: SamplingParams,
-        callback: Callback | None = None,
-    ) -> State:
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> State:  # fmt: skip
         branches = params.guidance.at(float(t), condition)
         return branches.mix(self.mean(*branches.inputs(x_t, t)))
 

@@ -24,12 +24,9 @@ class ParallelFlow(Kernel):
     distribution: TokenDistribution
 
     def __init__(
-        self,
-        backbone: nn.Module,
-        distribution: TokenDistribution,
-        head_patch: tuple[int, ...] | None = None,
+        self, backbone: nn.Module, distribution: TokenDistribution, head_patch: tuple[int, ...] | None = None,
         token_fraction: float = 1.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(backbone, distribution)
         if not 0 < token_fraction <= 1:
             raise ValueError(f"token_fraction must be in (0, 1]; got {token_fraction}.")
@@ -62,15 +59,9 @@ class ParallelFlow(Kernel):
         return self.distribution.loss(b, h, t, rng).mean(1)
 
     def sample(
-        self,
-        x_t: State,
-        t: Time,
-        t_next: Time,
-        condition: Condition | None,
-        rng: RandomStreams,
-        params: SamplingParams,
-        callback: Callback | None = None,
-    ) -> State:
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> State:  # fmt: skip
         branches = params.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
         return self.head_sample(self.backbone(x, times, given), times, rng, params, branches)

@@ -19,13 +19,9 @@ class ResidualFlow(ParallelFlow):
     """
 
     def __init__(
-        self,
-        backbone: nn.Module,
-        readout: nn.Module,
-        distribution: TokenDistribution,
-        head_patch: tuple[int, ...] | None = None,
-        token_fraction: float = 1.0,
-    ) -> None:
+        self, backbone: nn.Module, readout: nn.Module, distribution: TokenDistribution, head_patch: tuple[int,
+        ...] | None = None, token_fraction: float = 1.0,
+    ) -> None:  # fmt: skip
         super().__init__(backbone, distribution, head_patch, token_fraction)
         self.readout = readout
 
@@ -40,15 +36,9 @@ class ResidualFlow(ParallelFlow):
         return (m - y).square().flatten(1).mean(1) + self.head_loss(y - m.detach(), h_t, t, rng)
 
     def sample(
-        self,
-        x_t: State,
-        t: Time,
-        t_next: Time,
-        condition: Condition | None,
-        rng: RandomStreams,
-        params: SamplingParams,
-        callback: Callback | None = None,
-    ) -> State:
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> State:  # fmt: skip
         branches = params.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
         h_t = self.backbone(x, times, given)

@@ -34,7 +34,7 @@ class Preparation:
 
     A chunk of rows becomes one shard per image size, and then a record, which marks the chunk as complete. Several
     processes can share the work: of `world`, each takes every `world`-th chunk, and the one that finds all chunks
-    complete writes the manifest.
+    complete in the end writes the manifest.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Preparation:
         self._begun = False
 
     def run(self, workers: int = 4, rank: int = 0, world: int = 1) -> Manifest | None:
-        """Encode the missing chunks of this process; None if chunks of other processes are still missing.
+        """Encode the missing chunks of this process; None if another process writes the manifest.
 
         Rows that an earlier run skipped are read again, and their chunks encoded again if a row is now usable.
         """
@@ -70,7 +70,7 @@ class Preparation:
             done |= self._encoded(self._fixed(before, pool), pool, workers)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # without waiting for what is read ahead
-        return self._finish(done)
+        return self._finish(done) if rank == 0 or done != before else None
 
     @property
     def chunks(self) -> int:

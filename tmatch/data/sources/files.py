@@ -159,11 +159,6 @@ def contains_images(folder: Path) -> bool:
     return any(suffix.lower() in IMAGE_SUFFIXES for suffix in suffixes)
 
 
-def linked_folders(folder: Path) -> list[str]:
-    """The links to folders in a folder and its subfolders."""
-    return sorted(row.removesuffix(LINKED) for row in _rows(str(folder)) if row.endswith(LINKED))
-
-
 def _rows(folder: str) -> Iterator[str]:
     """File names without suffix, each followed by the suffixes of its files, and links to folders.
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tmatch.data.sources.files import METADATA, MetadataSource, PairSource, contains_images, linked_folders
+from tmatch.data.sources.files import METADATA, MetadataSource, PairSource, contains_images
 from tmatch.data.sources.source import IMAGE_SUFFIXES, Source
 from tmatch.data.sources.table import files_of_split, open_parquet, open_table
 from tmatch.data.sources.tars import TarSource
@@ -66,8 +66,5 @@ def _kinds(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
 
 def _hint(path: Path) -> str:
     """Where else images may be."""
-    if below := sorted(file.parent for suffix in ("tar", "parquet") for file in path.rglob(f"*.{suffix}")):
-        return f" Did you mean {below[0]}?"
-    if linked := linked_folders(path):
-        return f" {path / linked[0]} is a link to a folder, and links are not followed; pass the linked folder."
-    return ""
+    below = sorted(file.parent for suffix in ("tar", "parquet") for file in path.rglob(f"*.{suffix}"))
+    return f" Did you mean {below[0]}?" if below else ""

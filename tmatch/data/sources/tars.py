@@ -1,7 +1,6 @@
 """Images and captions in tar files, in the layout of WebDataset."""
 
 import io
-import posixpath
 import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, groupby
@@ -25,8 +24,6 @@ Extents = dict[str, tuple[int, int]]
 CAPTIONS = (".txt", ".json")
 REST = "(the rest)"
 """The key of the row that stands for the unreadable rest of a damaged tar file."""
-DANGLING = (0, -1)
-"""The extent of a link to a file that is not in the tar file before it."""
 
 
 class TarSource(Source):
@@ -95,28 +92,21 @@ class TarSource(Source):
                 for _, _, parts in rows:
                     for offset, size in (parts[suffix] for suffix in CAPTIONS if suffix in parts):
                         file.seek(offset)
-                        yield file.read(max(size, 0))
+                        yield file.read(size)
 
 
 def _members(file: Path) -> dict[str, Extents]:
     """The samples of a tar file: the extents of their members, by name and suffix."""
-    rows, extents = _Samples(), Extents()
+    rows = _Samples()
     try:
         with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
             for member in tar:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
-                own = posixpath.normpath(member.name)
                 if member.isfile():
-                    extents[own] = (member.offset_data, member.size)
-                elif member.islnk() or member.issym():
-                    where = posixpath.dirname(own) if member.issym() else ""
-                    target = posixpath.normpath(posixpath.join(where, member.linkname))
-                    extents[own] = extents.get(target, DANGLING)
-                else:
-                    continue
-                head, _, name = member.name.rpartition("/")
-                stem, dot, suffix = name.partition(".")
-                rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), extents[own])
+                    head, _, name = member.name.rpartition("/")
+                    stem, dot, suffix = name.partition(".")
+                    extent = (member.offset_data, member.size)
+                    rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), extent)
             complete = _only_zeros(whole, tar.offset)
     except tarfile.ReadError as error:
         if not rows:
@@ -151,8 +141,6 @@ class _Samples(dict[str, Extents]):
 
 
 def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
-    if (offset, size) == DANGLING:
-        raise Unusable("a link to a file that is not in the tar file before it")
     file.seek(offset)
     found = file.read(size)
     if len(found) < size:
