@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from tmatch.train.parallel import DDP
 
-PAIRS = 8
+PAIRS = 5
 
 
 def communicate(rank: int, store: Path) -> None:
