@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +12,8 @@ BATCH_SIZE = 125
 class CaptionedImages(ABC):
     """Images with one caption each; they are read or rendered on demand and need not fit in memory."""
 
-    captions: Sequence[str]
+    captions: Sequence[Any]
+    """Text, or whatever else the conditioner reads, such as class labels."""
 
     def __len__(self) -> int:
         return len(self.captions)
