@@ -192,7 +192,7 @@ def test_other_runs_and_damaged_checkpoints_do_not_resume(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="is damaged"):
         trainer(tmp_path).resume()
     (newest / "record.json").unlink()
-    with pytest.raises(ValueError, match="is not a checkpoint"):
+    with pytest.raises(ValueError, match=r"is damaged \(record.json is missing"):
         trainer(tmp_path).resume()
 
 

@@ -101,19 +101,15 @@ class Monitor:
                 for where, value in values.items():
                     self.board.add_scalar(f"validation {weights}/{where}", value, step)
 
-    def has_validation(self, step: int) -> bool:
-        """Return whether the validation losses of a step are logged."""
-        return any(line["step"] == step for line in self.validations.read())
-
     def image(self, step: int, weights: str, image: Tensor) -> None:
         """Write a preview (3, height, width) in [0, 1]."""
         save_image(image, self._image_file(step, weights), scale=4)
         if self.board is not None:
             self.board.add_image(weights, image, step)
 
-    def has_image(self, step: int, weights: str) -> bool:
-        """Return whether the preview of a step exists."""
-        return self._image_file(step, weights).is_file()
+    def evaluated(self, step: int) -> tuple[bool, bool]:
+        """Return whether the validation losses and the last preview of a step were written."""
+        return any(line["step"] == step for line in self.validations.read()), self._image_file(step, "ema").is_file()
 
     def _image_file(self, step: int, weights: str) -> Path:
         return self.out / "previews" / f"step-{step:08d}-{weights}.png"
@@ -125,31 +121,11 @@ class Monitor:
         self.losses.truncate(step)
         self.validations.truncate(step)
         if self.tensorboard and self.board is None:
-            self.board = _board(self.out / "tensorboard", step)
+            with needs_extra("TensorBoard logging", "tensorboard"):
+                from torch.utils.tensorboard import SummaryWriter
+            self.board = SummaryWriter(str(self.out / "tensorboard"), purge_step=step + 1)
 
     def flush(self) -> None:
         """Write everything to disk."""
         if self.board is not None:
             self.board.flush()
-
-
-class SilentMonitor(Monitor):
-    """Writes nothing: rank 0 does."""
-
-    def __init__(self) -> None:
-        super().__init__(Path())
-
-    def loss(self, step: int, loss: float, rate: float) -> None:
-        pass
-
-    def validation(self, step: int, losses: dict[str, dict[str, float]]) -> None:
-        pass
-
-    def truncate(self, step: int) -> None:
-        pass
-
-
-def _board(folder: Path, step: int) -> Any:  # noqa: ANN401
-    with needs_extra("TensorBoard logging", "tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter(str(folder), purge_step=step + 1)
