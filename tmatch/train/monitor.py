@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,22 +27,15 @@ class ProgressReport:
             TextColumn("{task.fields[loss]}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
         )  # fmt: skip
-        self._bar = Progress(*columns, console=console, disable=not (on and console.is_terminal))
-        self._task = self._bar.add_task("training", total=steps, loss="", speed="")
+        self.bar = Progress(*columns, console=console, disable=not (on and console.is_terminal))
+        self._task = self.bar.add_task("training", total=steps, loss="", speed="")
         self._lines = on and not console.is_terminal
         self._steps = steps
         self._last = time.monotonic()
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
     def at(self, step: int, loss: str = "", speed: str = "") -> None:
         """Report the state after a step."""
-        self._bar.update(self._task, completed=step, loss=loss, speed=speed)
+        self.bar.update(self._task, completed=step, loss=loss, speed=speed)
         if self._lines and time.monotonic() - self._last > REPORT_SECONDS:
             self._last = time.monotonic()
             print(f"tmatch: step {step} of {self._steps}, {loss}, {speed}", file=sys.stderr, flush=True)
@@ -115,7 +108,7 @@ class Monitor:
         return self.out / "previews" / f"step-{step:08d}-{weights}.png"
 
     def truncate(self, step: int) -> None:
-        """Start or resume after a step: remove later records and partial files."""
+        """Remove records after a step, and partial files; open TensorBoard."""
         for draft in (self.out / "previews").glob(".*.writing"):
             draft.unlink()
         self.losses.truncate(step)

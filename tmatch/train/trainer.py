@@ -115,7 +115,7 @@ class Trainer:
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
         report = ProgressReport(self.config.steps, progress and self.distributed.rank == 0)
-        with report, interruptions() as interrupted, self.config.matmul_precision():
+        with report.bar, interruptions() as interrupted, self.config.matmul_precision():
             report.at(self.step)
             self._evaluate(*self.distributed.broadcast(self._overdue() if self.step else (False, False)))
             while self.step < last and not self.distributed.any_rank(bool(interrupted)):
