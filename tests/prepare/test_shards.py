@@ -13,7 +13,7 @@ from tiny import save_text_encoder
 from tmatch.conditioning.transformers import load_text_encoder
 from tmatch.data.manifest import AutoencoderIdentity, TextIdentity
 from tmatch.data.shards import ShardSet
-from tmatch.hub import Precision
+from tmatch.hub import EncoderDtype
 
 FORMAT_1 = Path(__file__).parents[1] / "format_1" / "shards"
 
@@ -77,7 +77,7 @@ def test_an_invalid_manifest_is_rejected(tmp_path: Path, encoders: Encoders) -> 
     ],
 )
 def test_text_embeddings_that_overflow_are_rejected(
-    precision: Precision, value: float, words: str, tmp_path: Path, encoders: Encoders
+    precision: EncoderDtype, value: float, words: str, tmp_path: Path, encoders: Encoders
 ) -> None:
     autoencoder, text = encoders[0], copy.deepcopy(encoders[1])
     text.precision = precision
