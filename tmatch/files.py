@@ -22,13 +22,13 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; raise if another process holds the lock."""
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Lock a folder; wait for another process that holds the lock, or raise."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         os.register_at_fork(after_in_child=file.close)  # or forked workers would keep the lock
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
                 f"{folder} is in use by another training process; wait for it or choose a new folder."

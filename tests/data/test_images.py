@@ -110,7 +110,7 @@ def test_transparency_is_composed_onto_white(tmp_path: Path) -> None:
         rgba = image.convert("RGBA")
         expected = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
         torch.testing.assert_close(
-            load_image(tmp_path / "clear.png", 16), center_crop(expected, 16, 16), atol=0.005, rtol=0
+            load_image(tmp_path / "clear.png", 16), center_crop(expected, 16, 16) / 255, atol=0.005, rtol=0
         )
 
 
@@ -133,7 +133,7 @@ def test_a_large_jpeg_is_decoded_at_a_smaller_size(tmp_path: Path) -> None:
     sizes = {150: (150, 200), 151: (300, 400), 75: (75, 100), 30: (38, 50), None: (300, 400)}
     for at_least, size in sizes.items():
         assert read_image(tmp_path / "large.jpg", at_least).size == size
-    whole = center_crop(read_image(tmp_path / "large.jpg"), 32, 32)
+    whole = center_crop(read_image(tmp_path / "large.jpg"), 32, 32) / 255
     torch.testing.assert_close(load_image(tmp_path / "large.jpg", 32), whole, atol=0.02, rtol=0)
 
 
@@ -150,7 +150,7 @@ def test_captions_may_contain_unicode_line_separators_and_lines_may_end_in_crlf(
 def test_captions_may_be_in_text_files(tmp_path: Path) -> None:
     data = FolderImages(folder_of(tmp_path), 16)
     (tmp_path / "metadata.jsonl").unlink()
-    with pytest.raises(ValueError, match="have no captions"):
+    with pytest.raises(ValueError, match="has no captioned images"):
         FolderImages(tmp_path, 16)
     for k in range(5):
         (tmp_path / f"{k}.txt").write_text(f"image number {k % 3}\n")
@@ -178,7 +178,7 @@ def test_unusable_rows_are_counted_and_the_first_is_shown(line: str, reason: str
 
 
 def test_folders_without_captions_and_damaged_images_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no metadata"):
+    with pytest.raises(ValueError, match="has no captioned images"):
         FolderImages(tmp_path, 16)
     with pytest.raises(ValueError, match="does not exist"):
         FolderImages(tmp_path / "nowhere", 16)

@@ -1,15 +1,12 @@
 """The settings of a preparation, and a record of every chunk that is complete."""
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tmatch.data.manifest import Chunk, ShardSettings
 from tmatch.data.shards import MANIFEST
-from tmatch.files import write_text
+from tmatch.files import locked, write_text
 from tmatch.migrate import migrate_manifest
 
 
@@ -20,17 +17,9 @@ class Records:
         self.out = out
         self.folder = out / "chunks"
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Exclude the other processes, where the file system supports locks."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        return locked(self.folder, wait=True)
 
     def begin(self, settings: ShardSettings) -> None:
         """Write the settings, or raise if existing chunks have other settings."""

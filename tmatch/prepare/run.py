@@ -14,7 +14,7 @@ from torch import Tensor
 from tmatch.codec.diffusers import PretrainedAutoencoder
 from tmatch.conditioning.transformers import PretrainedText
 from tmatch.data.crop import Size
-from tmatch.data.images import center_crop_pixels, read_image
+from tmatch.data.images import center_crop, read_image
 from tmatch.data.manifest import Chunk, Manifest, Shard, ShardSettings, Skipped
 from tmatch.data.progress import progress_bar
 from tmatch.data.shards import MANIFEST, NULL, Samples, is_complete, write_shard
@@ -24,7 +24,7 @@ from tmatch.hub import ENCODER_DTYPES
 from tmatch.prepare.buffer import CroppedImage, EncodeBuffer, EncodedChunk
 from tmatch.prepare.records import Records
 
-OVERFLOW = "the latent overflows"
+OVERFLOW = "the latent overflows; --precision float32 and --dtype float32 have the largest range"
 AHEAD = 2**29
 """The maximum number of bytes of pixels that are read ahead."""
 
@@ -53,7 +53,6 @@ class Preparation:
         self.text = text
         self.device = next(autoencoder.parameters()).device
         self._listings: dict[int, str] = {}
-        self._begun = False
 
     def run(self, workers: int = 4, rank: int = 0, world: int = 1) -> Manifest | None:
         """Encode the missing chunks of this process; None if another process writes the manifest.
@@ -101,7 +100,7 @@ class Preparation:
                 encoded = self.encode(islice(images, len(self._rows(number))))
                 if writing is not None:
                     writing.result()
-                writing, self._begun = writer.submit(self._write, number, encoded, done), True
+                writing = writer.submit(self._write, number, encoded, done)
             if writing is not None:
                 writing.result()
         return done
@@ -125,37 +124,38 @@ class Preparation:
             read = self.source.read(row)
             key = read.key
             image = read_image(BytesIO(read.image), at_least=max(2 * max(map(max, crop.sizes)), crop.smallest))
-            cropped = center_crop_pixels(image, *crop.choose(image))
+            cropped = center_crop(image, *crop.choose(image))
         except ValueError as error:
-            return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
+            return self._skipped(row, str(error), key)
         return CroppedImage(row, cropped, read.captions)
 
     def encode(self, images: Iterable[CroppedImage | Skipped]) -> EncodedChunk:
         """The latents and text embeddings of a chunk."""
-        sizes: dict[Size, EncodeBuffer] = {}
+        buffers: dict[Size, EncodeBuffer] = {}
         samples, skipped, cut = dict[Size, Samples](), list[Skipped](), 0
         for one in images:
             if isinstance(one, Skipped):
                 skipped.append(one)
             else:
                 size = (one.pixels.shape[1], one.pixels.shape[2])
-                sizes.setdefault(size, EncodeBuffer(self._latents, self.settings.batch_size)).add(one)
-        for size, buffer in sorted(sizes.items(), key=lambda item: item[0]):
+                buffers.setdefault(size, EncodeBuffer(self._latents, self.settings.batch_size)).add(one)
+        for size, buffer in sorted(buffers.items(), key=lambda item: item[0]):
             latents = buffer.latents()
-            finite = latents.isfinite().flatten(1).all(1).tolist()
+            finite = latents.isfinite().flatten(1).all(1)
             kept = [row for row, fine in zip(buffer.rows, finite, strict=True) if fine]
-            skipped += [self._overflown(row) for (row, _), fine in zip(buffer.rows, finite, strict=True) if not fine]
+            skipped += [self._skipped(row, OVERFLOW) for row, _ in buffer.rows if row not in dict(kept)]
             if kept:
-                latents = latents[torch.tensor(finite)]
-                latents = latents if self.settings.autoencoder.codebook_size is None else latents.int()
+                latents = latents[finite] if self.settings.autoencoder.codebook_size is None else latents[finite].int()
                 conditions, longer = self._conditions([texts for _, texts in kept])
                 samples[size] = Samples.join(latents, conditions, [row for row, _ in kept])
                 cut += longer
         return EncodedChunk(samples, sorted(skipped, key=lambda one: one.row), cut)
 
-    def _overflown(self, row: int) -> Skipped:
-        reason = f"{OVERFLOW}; --precision float32 and --dtype float32 have the largest range"
-        return Skipped(row=row, key=_printable(self.source.key(row)), reason=reason)
+    def _skipped(self, row: int, reason: str, key: str | None = None) -> Skipped:
+        key, reason = (
+            text.encode(errors="backslashreplace").decode() for text in (key or self.source.key(row), reason)
+        )
+        return Skipped(row=row, key=key, reason=reason)
 
     def _latents(self, images: Tensor) -> Tensor:
         """Latents in the dtype of the shards; codes stay floating-point, so that an overflow shows."""
@@ -184,26 +184,21 @@ class Preparation:
     def _in_dtype(self, tokens: Tensor) -> Tensor:
         """Tokens in the dtype of the shards; raises if the text encoder or that dtype overflows."""
         converted = tokens.to(ENCODER_DTYPES[self.settings.dtype]).cpu()
-        if converted.isfinite().all():
-            return converted
-        name, precision = self.text.name, self.text.precision
-        if tokens.isfinite().all():
-            advice = self._advice("--dtype float32")
-            raise ValueError(f"The outputs of {name} are too large for {self.settings.dtype}; {advice}.")
-        advice = "use another one" if precision == "float32" else self._advice("--text-precision float32")
-        raise ValueError(f"{name} overflows in {precision}; {advice}.")
+        if not converted.isfinite().all():
+            raise ValueError(
+                f"{self.text.name} overflows in {self.text.precision} or {self.settings.dtype}; set --text-precision "
+                "float32 and --dtype float32 and use a new folder, or use another text encoder."
+            )
+        return converted
 
     @contextmanager
     def _explain_out_of_memory(self, name: str, count: int, what: str) -> Iterator[None]:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            advice = self._advice("a smaller --batch-size" if self.settings.batch_size > 1 else "--device cpu")
-            raise ValueError(f"{name} runs out of memory with {count} {what} per batch; {advice}.") from error
-
-    def _advice(self, option: str) -> str:
-        """To set an option, which needs a new folder once a chunk is complete."""
-        return f"set {option}{' and use a new folder' if self._begun or self.records else ''}"
+            raise ValueError(
+                f"{name} runs out of memory with {count} {what} per batch; set a smaller --batch-size or --device cpu."
+            ) from error
 
     def _write(self, number: int, encoded: EncodedChunk, done: dict[int, Chunk]) -> None:
         """Write the shards of a chunk, then its record."""
@@ -235,12 +230,8 @@ class Preparation:
 
     def _fixed(self, chunks: dict[int, Chunk], pool: ThreadPoolExecutor) -> list[int]:
         """Chunks with a skipped row that has become usable."""
-        fixed = []
-        for number, chunk in chunks.items():
-            rows = [one.row for one in chunk.skipped if not one.reason.startswith(OVERFLOW)]
-            if any(isinstance(one, CroppedImage) for one in pool.map(self.image, rows)):
-                fixed.append(number)
-        return fixed
+        rows = {k: [one.row for one in chunk.skipped if one.reason != OVERFLOW] for k, chunk in chunks.items()}
+        return [k for k in rows if any(isinstance(one, CroppedImage) for one in pool.map(self.image, rows[k]))]
 
     def _finish(self, done: dict[int, Chunk]) -> Manifest | None:
         """Write the manifest, the skipped rows and the empty caption, once all chunks are complete."""
@@ -262,8 +253,3 @@ class Preparation:
             manifest = Manifest.of(self.settings, chunks, checksum)
             write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
             return manifest
-
-
-def _printable(text: str) -> str:
-    """A string that can be encoded as UTF-8."""
-    return text.encode(errors="backslashreplace").decode()
