@@ -84,14 +84,6 @@ def test_a_machine_hashes_each_shard_once(
     assert Counter(hashed()) == everything
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_shard_is_named(tmp_path: Path, workers: int) -> None:
-    folder = shard_set(tmp_path, {(2, 2): [4]})
-    (folder / "0000.safetensors").write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"^The shard .*0000.safetensors is damaged"):
-        StreamedStates((folder,), tm.Patchify((1, 1)), workers=workers).batch(0, 2, 0, 1)
-
-
 @pytest.mark.parametrize("damaged", [0, 3, 5])
 @pytest.mark.parametrize("workers", [0, 3])
 def test_damage_is_found_before_it_is_used(damaged: int, workers: int, tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 """The order of samples in training on shards."""
 
-import json
-import multiprocessing
 import random
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,8 +12,6 @@ import tmatch as tm
 import tmatch.data.shards as module
 from tmatch.data.shards import ShardSet
 from tmatch.data.stream import SampleOrder, Stream, StreamedStates
-
-Process = multiprocessing.get_context("fork").Process
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
@@ -71,50 +66,6 @@ def test_resumed_on_any_number_of_ranks_each_sample_occurs_once_per_epoch(
     for epoch in range(3):
         rows = Counter(row for batch in seen[epoch * 8 : (epoch + 1) * 8] for row in batch)
         assert rows == Counter(range(48))
-
-
-def read_steps(folder: Path, seen: Path, first: int, rank: int, world: int, workers: int) -> None:
-    """Write the rows that a process reads in each step to a file."""
-    torch.set_num_threads(1)  # a fork does not have the threads of its parent
-    states = StreamedStates((folder,), tm.Patchify((1, 1)), 3, workers=workers, rank=rank, world=world)
-    for step in range(first, 3 * 48 // 6):
-        rows = [int(row) for part in share(rank, world) for row in states.batch(step, 6, part, 6)[0][:, 0, 0, 0]]
-        draft = seen / f"draft-{rank}"
-        draft.write_text(json.dumps(rows))
-        draft.rename(seen / f"{step}-{rank}-of-{world}")
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_killed_and_resumed_processes_read_each_sample_once_per_epoch(tmp_path: Path, workers: int) -> None:
-    """A step counts once all processes have completed it, as in training; later steps are repeated."""
-    folder, seen, chance = shard_set(tmp_path, {(2, 2): [20, 1, 15, 12]}), tmp_path / "seen", random.Random(workers)
-    seen.mkdir()
-    first, steps = 0, []
-    for world in (2, 3, 1):
-        runs = [Process(target=read_steps, args=(folder, seen, first, rank, world, workers)) for rank in range(world)]
-        for run in runs:
-            run.start()
-        wanted = 24 if world == 1 else first + chance.randint(4, 8)
-        end = time.monotonic() + 120
-        try:
-            while not all((seen / f"{wanted - 1}-{rank}-of-{world}").exists() for rank in range(world)):
-                assert time.monotonic() < end
-                time.sleep(0.01)
-        finally:
-            for run in runs:
-                run.kill()
-                run.join()
-        steps += [[seen / f"{step}-{rank}-of-{world}" for rank in range(world)] for step in range(first, wanted)]
-        first = wanted
-    for epoch in range(3):
-        rows = [
-            row
-            for files in steps[epoch * 8 : (epoch + 1) * 8]
-            for file in files
-            for row in json.loads(file.read_text())
-        ]
-        assert sorted(rows) == list(range(48))
 
 
 SIZES = [(1, 4), (2, 2), (4, 1)]

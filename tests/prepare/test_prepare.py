@@ -14,7 +14,6 @@ from sources import Encoders, contents, folder_of, preparation, prepared, rows, 
 from torch import Tensor
 
 from tmatch.app.cli import main
-from tmatch.app.prepare import Encoding
 from tmatch.data.crop import Crop
 from tmatch.data.shards import ShardSet, write_shard
 from tmatch.prepare import Preparation
@@ -241,13 +240,3 @@ def test_the_command_prepares_and_rejects_bad_options(
         with pytest.raises(SystemExit) as stopped:
             main([*command, *own, *change])
         assert stopped.value.code == 2
-
-
-def test_the_text_encoder_may_have_another_precision(encoders: Encoders) -> None:
-    names = {"autoencoder": encoders[0].name, "text": encoders[1].name, "device": "cpu"}
-    for given, expected in (
-        ({"precision": "bfloat16"}, ("bfloat16", "bfloat16")),
-        ({"precision": "bfloat16", "text_precision": "float32"}, ("bfloat16", "float32")),
-    ):
-        autoencoder, text = Encoding(**names, **given).encoders()
-        assert (autoencoder.precision, text.precision) == expected

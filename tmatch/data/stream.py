@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tmatch.codec.patch import Patchify
-from tmatch.data.batches import BatchSource
-from tmatch.data.memory import permutation
+from tmatch.data.batches import BatchSource, permutation
 from tmatch.data.shards import ShardSet
 from tmatch.tensors import State
 

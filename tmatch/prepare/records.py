@@ -1,7 +1,6 @@
 """The settings of a preparation, and a record of every chunk that is complete."""
 
 import json
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tmatch.data.manifest import Chunk, ShardSettings
@@ -17,14 +16,10 @@ class Records:
         self.out = out
         self.folder = out / "chunks"
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Exclude the other processes, where the file system supports locks."""
-        return locked(self.folder, wait=True)
-
     def begin(self, settings: ShardSettings) -> None:
         """Write the settings, or raise if existing chunks have other settings."""
         file = self.out / "settings.json"
-        with self.lock():
+        with locked(self.folder, wait=True):
             then = _read_settings(file)
             if then is None and self:
                 raise ValueError(f"{file} is missing or damaged; use a new folder for the shards.")
@@ -55,7 +50,7 @@ class Records:
 
     def forget(self, number: int) -> None:
         """Mark a chunk as incomplete, before its shards change; so is the whole set of shards."""
-        with self.lock():
+        with locked(self.folder, wait=True):
             (self.out / MANIFEST).unlink(missing_ok=True)
             self._file(number).unlink(missing_ok=True)
 

@@ -1,12 +1,14 @@
 """Encoding a source into shards, one chunk of rows after another."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import cache
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,14 +21,50 @@ from tmatch.data.manifest import Chunk, Manifest, Shard, ShardSettings, Skipped
 from tmatch.data.progress import progress_bar
 from tmatch.data.shards import MANIFEST, NULL, Samples, is_complete, write_shard
 from tmatch.data.sources.source import Source
-from tmatch.files import write_text
+from tmatch.files import locked, write_text
 from tmatch.hub import ENCODER_DTYPES
-from tmatch.prepare.buffer import CroppedImage, EncodeBuffer, EncodedChunk
 from tmatch.prepare.records import Records
 
 OVERFLOW = "the latent overflows; --precision float32 and --dtype float32 have the largest range"
 AHEAD = 2**29
 """The maximum number of bytes of pixels that are read ahead."""
+EncodedChunk = tuple[dict[Size, Samples], list[Skipped], int]
+
+
+class CroppedImage(NamedTuple):
+    """A usable row: its image, cropped, (3, height, width) uint8, and its captions."""
+
+    row: int
+    pixels: Tensor
+    captions: tuple[str, ...]
+
+
+class EncodeBuffer:
+    """Images of one size, encoded as soon as they fill a batch, so that few are held as pixels."""
+
+    def __init__(self, encode: Callable[[Tensor], Tensor], batch_size: int) -> None:
+        self.encode = encode
+        self.batch_size = batch_size
+        self.rows: list[tuple[int, tuple[str, ...]]] = []
+        self._waiting: list[Tensor] = []
+        self._latents: list[Tensor] = []
+
+    def add(self, image: CroppedImage) -> None:
+        """Add an image; its row number and captions are kept in `rows`."""
+        self.rows.append((image.row, image.captions))
+        self._waiting.append(image.pixels)
+        if len(self._waiting) == self.batch_size:
+            self._flush()
+
+    def latents(self) -> Tensor:
+        """The latents of all images added."""
+        if self._waiting:
+            self._flush()
+        return torch.cat(self._latents)
+
+    def _flush(self) -> None:
+        self._latents.append(self.encode(torch.stack(self._waiting)))
+        self._waiting.clear()
 
 
 class Preparation:
@@ -52,7 +90,8 @@ class Preparation:
         self.autoencoder = autoencoder
         self.text = text
         self.device = next(autoencoder.parameters()).device
-        self._listings: dict[int, str] = {}
+        self.chunks = -(-len(source) // settings.chunk)
+        self._listed = cache(lambda number: source.listed(self._rows(number)))
 
     def run(self, workers: int = 4, rank: int = 0, world: int = 1) -> Manifest | None:
         """Encode the missing chunks of this process; None if another process writes the manifest.
@@ -71,20 +110,9 @@ class Preparation:
             pool.shutdown(wait=False, cancel_futures=True)  # without waiting for what is read ahead
         return self._finish(done) if rank == 0 or done != before else None
 
-    @property
-    def chunks(self) -> int:
-        """The number of chunks."""
-        return -(-len(self.source) // self.settings.chunk)
-
     def _rows(self, number: int) -> range:
         first = number * self.settings.chunk
         return range(first, min(first + self.settings.chunk, len(self.source)))
-
-    def _listed(self, number: int) -> str:
-        """The digest of a chunk's listing, when first computed."""
-        if number not in self._listings:
-            self._listings[number] = self.source.listed(self._rows(number))
-        return self._listings[number]
 
     def _encoded(self, numbers: Sequence[int], pool: ThreadPoolExecutor, workers: int) -> dict[int, Chunk]:
         """Encode and write some chunks; one is written while the next is encoded."""
@@ -95,14 +123,12 @@ class Preparation:
         )
         done: dict[int, Chunk] = {}
         with closing(images), ThreadPoolExecutor(1) as writer:
-            writing: Future[None] | None = None
+            writing: Future[None] = writer.submit(lambda: None)
             for number in numbers:
                 encoded = self.encode(islice(images, len(self._rows(number))))
-                if writing is not None:
-                    writing.result()
-                writing = writer.submit(self._write, number, encoded, done)
-            if writing is not None:
                 writing.result()
+                writing = writer.submit(self._write, number, encoded, done)
+            writing.result()
         return done
 
     def _images(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[CroppedImage | Skipped]:
@@ -130,7 +156,7 @@ class Preparation:
         return CroppedImage(row, cropped, read.captions)
 
     def encode(self, images: Iterable[CroppedImage | Skipped]) -> EncodedChunk:
-        """The latents and text embeddings of a chunk."""
+        """The samples of a chunk by image size, its skipped rows, and the number of truncated captions."""
         buffers: dict[Size, EncodeBuffer] = {}
         samples, skipped, cut = dict[Size, Samples](), list[Skipped](), 0
         for one in images:
@@ -142,19 +168,18 @@ class Preparation:
         for size, buffer in sorted(buffers.items(), key=lambda item: item[0]):
             latents = buffer.latents()
             finite = latents.isfinite().flatten(1).all(1)
-            kept = [row for row, fine in zip(buffer.rows, finite, strict=True) if fine]
-            skipped += [self._skipped(row, OVERFLOW) for row, _ in buffer.rows if row not in dict(kept)]
+            kept = [buffer.rows[k] for k in finite.nonzero().flatten().tolist()]
+            skipped += [self._skipped(buffer.rows[k][0], OVERFLOW) for k in (~finite).nonzero().flatten().tolist()]
             if kept:
                 latents = latents[finite] if self.settings.autoencoder.codebook_size is None else latents[finite].int()
                 conditions, longer = self._conditions([texts for _, texts in kept])
                 samples[size] = Samples.join(latents, conditions, [row for row, _ in kept])
                 cut += longer
-        return EncodedChunk(samples, sorted(skipped, key=lambda one: one.row), cut)
+        return samples, sorted(skipped, key=lambda one: one.row), cut
 
     def _skipped(self, row: int, reason: str, key: str | None = None) -> Skipped:
-        key, reason = (
-            text.encode(errors="backslashreplace").decode() for text in (key or self.source.key(row), reason)
-        )
+        texts = (key or self.source.key(row), reason)
+        key, reason = (text.encode(errors="backslashreplace").decode() for text in texts)  # UTF-8 can encode these
         return Skipped(row=row, key=key, reason=reason)
 
     def _latents(self, images: Tensor) -> Tensor:
@@ -203,8 +228,9 @@ class Preparation:
     def _write(self, number: int, encoded: EncodedChunk, done: dict[int, Chunk]) -> None:
         """Write the shards of a chunk, then its record."""
         self.records.forget(number)
+        by_size, skipped, captions_cut = encoded
         shards = []
-        for (height, width), samples in encoded.samples.items():
+        for (height, width), samples in by_size.items():
             file = f"{number:06d}-{height}x{width}.safetensors"
             checksum = write_shard(self.out / file, samples.tensors())
             size = (samples.latents.shape[2], samples.latents.shape[3])
@@ -212,9 +238,9 @@ class Preparation:
         done[number] = Chunk(
             listed=self._listed(number),
             shards=tuple(shards),
-            skipped=tuple(encoded.skipped),
-            captions=sum(len(samples.text_ends) for samples in encoded.samples.values()),
-            captions_cut=encoded.captions_cut,
+            skipped=tuple(skipped),
+            captions=sum(len(samples.text_ends) for samples in by_size.values()),
+            captions_cut=captions_cut,
         )
         self.records.write(number, done[number])
 
@@ -235,11 +261,9 @@ class Preparation:
 
     def _finish(self, done: dict[int, Chunk]) -> Manifest | None:
         """Write the manifest, the skipped rows and the empty caption, once all chunks are complete."""
-        with self.records.lock():
+        with locked(self.records.folder, wait=True):
             others = [number for number in range(self.chunks) if number not in done]
-            if not all(map(self.records.exists, others)):
-                return None
-            done |= self._complete(others)
+            done |= self._complete(others) if all(map(self.records.exists, others)) else {}
             if len(done) < self.chunks:
                 return None
             chunks = [done[number] for number in range(self.chunks)]

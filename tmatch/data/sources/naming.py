@@ -23,10 +23,7 @@ def open_source(name: str, image: str = "image", text: str = "text", split: str 
 
 def _local(name: str, path: Path, image: str, text: str, split: str) -> Source:
     """A source on this machine, by its contents."""
-    if (path / METADATA).is_file():
-        tars, tables, images = [], [], []
-    else:
-        tars, tables, images = _kinds(path)
+    tars, tables, images = _kinds(path)
     if len(kinds := [kind[0].name for kind in (tars, tables, images) if kind]) > 1:
         raise ValueError(
             f"{name} mixes kinds of files ({' and '.join(kinds)}); pass a folder of one kind, or one file."
@@ -49,6 +46,8 @@ def _local(name: str, path: Path, image: str, text: str, split: str) -> Source:
 def _kinds(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
     """The tar files, the parquet files and the first image of a folder; or the one file that `path` is."""
     found: dict[str, list[Path]] = {".tar": [], ".parquet": [], "image": []}
+    if (path / METADATA).is_file():
+        return [], [], []
     for file in path.iterdir() if path.is_dir() else (path,):
         if file.suffix in (".tar", ".parquet"):
             found[file.suffix].append(file)
