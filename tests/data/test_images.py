@@ -133,17 +133,6 @@ def test_captions_may_contain_unicode_line_separators_and_lines_may_end_in_crlf(
         assert data.captions + FolderImages(tmp_path, 16, fold=3, held_out=True).captions == words
 
 
-def test_captions_may_be_in_text_files(tmp_path: Path) -> None:
-    data = FolderImages(folder_of(tmp_path), 16)
-    (tmp_path / "metadata.jsonl").unlink()
-    with pytest.raises(ValueError, match="has no captioned images"):
-        FolderImages(tmp_path, 16)
-    for k in range(5):
-        (tmp_path / f"{k}.txt").write_text(f"image number {k % 3}\n")
-    again = FolderImages(tmp_path, 16)
-    assert (again.files, again.captions) == (data.files, data.captions)
-
-
 def test_unusable_rows_are_counted_and_the_first_is_shown(tmp_path: Path) -> None:
     """Reasons beside those of `tmatch prepare`."""
     file = folder_of(tmp_path) / "metadata.jsonl"

@@ -22,7 +22,6 @@ def permutation(count: int, *key: int | str) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _order(count: int, seed: int, epoch: int) -> Tensor:
-    """The permutation of an epoch."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 

@@ -55,7 +55,6 @@ class SampleOrder:
         return windows, list(accumulate(sum(self.counts[shard] for shard in window) for window in windows))
 
     def _samples_of(self, epoch: int, number: int) -> list[Sample]:
-        """The permuted samples of a window."""
         samples = [(shard, k) for shard in self._windows(epoch)[0][number] for k in range(self.counts[shard])]
         return [samples[k] for k in permutation(len(samples), self.seed, "samples", epoch, number).tolist()]
 

@@ -22,7 +22,6 @@ def open_source(name: str, image: str = "image", text: str = "text", split: str 
 
 
 def _local(name: str, path: Path, image: str, text: str, split: str) -> Source:
-    """A source on this machine, by its contents."""
     tars, tables, images = _kinds(path)
     if len(kinds := [kind[0].name for kind in (tars, tables, images) if kind]) > 1:
         raise ValueError(
