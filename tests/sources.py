@@ -94,7 +94,7 @@ def prepared(source: Path | str, out: Path, encoders: Encoders, **settings: obje
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.[js]*"))}
 
 
 def modified(folder: Path) -> dict[str, int]:

@@ -11,6 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+WRITING = ".writing"
+
 
 def sync(path: Path) -> None:
     """Flush a file or folder to disk."""
@@ -22,13 +24,13 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; raise if another process holds the lock."""
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Lock a folder; wait for another process that holds the lock, or raise."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         os.register_at_fork(after_in_child=file.close)  # or forked workers would keep the lock
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
                 f"{folder} is in use by another training process; wait for it or choose a new folder."
@@ -46,7 +48,7 @@ def locked(folder: Path) -> Iterator[None]:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which replaces `path` on success."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.writing")
+    draft = path.with_name(f".{path.name}{WRITING}")
     try:
         draft.unlink(missing_ok=True)  # of a killed process
         yield draft
@@ -63,27 +65,23 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     empty = path.is_dir()
-    draft = _within(path) if empty else path.with_name(f".{path.name}.writing")
+    draft = path / WRITING if empty else path.with_name(f".{path.name}{WRITING}")
     try:
         with _explained(path):
             shutil.rmtree(draft, ignore_errors=True)  # of a killed process
             draft.mkdir()
             yield draft
-            for part in draft.iterdir() if empty else ():
-                part.rename(path / part.name)
             if not empty:
                 draft.rename(path)
+            for part in draft.iterdir() if empty else ():
+                part.rename(path / part.name)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def is_free(path: Path) -> bool:
     """Return whether a folder is missing, or empty but for the temporary folder of a killed process."""
-    return not path.exists() or all(file == _within(path) for file in path.iterdir())
-
-
-def _within(path: Path) -> Path:
-    return path / ".writing"
+    return not path.exists() or all(file.name == WRITING for file in path.iterdir())
 
 
 @contextmanager

@@ -15,14 +15,10 @@ def test_a_toy_density_is_centred_and_a_point_depends_on_its_seed_alone(name: st
     assert torch.equal(TOYS[name](tm.RandomStreams([17])), x[17:18])
 
 
-def test_the_checkerboard_covers_only_dark_squares() -> None:
+def test_the_checkerboard_covers_only_dark_squares_and_corners_are_correlated() -> None:
     x = TOYS["checkerboard"](tm.RandomStreams(range(4000)))
     assert ((x.floor().sum(1) % 2) == 0).all()
-
-
-def test_corners_are_correlated() -> None:
-    x = TOYS["corners"](tm.RandomStreams(range(20_000)))
-    assert torch.corrcoef(x.T)[0, 1] > 0.9
+    assert torch.corrcoef(TOYS["corners"](tm.RandomStreams(range(20_000))).T)[0, 1] > 0.9
 
 
 def test_every_sample_occurs_once_per_epoch() -> None:
@@ -54,5 +50,5 @@ def test_invalid_data_is_rejected() -> None:
         InMemory(torch.zeros(5, 2))
     with pytest.raises(ValueError, match="5 states and 3 conditions"):
         InMemory(torch.zeros(5, 2, 1), condition(3))
-    with pytest.raises(ValueError, match="the data holds 10 non-finite"):
+    with pytest.raises(ValueError, match="the data contains 10 non-finite"):
         InMemory(torch.full((5, 2, 1), torch.inf))

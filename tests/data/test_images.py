@@ -46,6 +46,8 @@ def test_a_folder_is_cropped_and_split(tmp_path: Path) -> None:
     data = FolderImages(folder_of(tmp_path, 45), size=16)
     held_out = FolderImages(tmp_path, size=16, held_out=True)
     assert (len(data), len(held_out)) == (43, 2)
+    small = [FolderImages(folder_of(tmp_path / "small", 3), 16, held_out=held) for held in (False, True)]
+    assert [len(images) for images in small] == [2, 1]
     assert not set(data.files) & set(held_out.files)
     assert data.captions[:2] == ["image number 0", "image number 1"]
     batches = list(data.batches(20))
@@ -62,22 +64,6 @@ def test_a_fingerprint_changes_with_the_images(tmp_path: Path) -> None:
     assert len(set(prints)) == len(prints)
     assert prints[0] != FolderImages(folder_of(tmp_path / "one"), 16).fingerprint()
     assert prints[3] == ShapeImages(3, 6).fingerprint()
-
-
-def test_a_small_folder_holds_out_one_image(tmp_path: Path) -> None:
-    data, held_out = (FolderImages(folder_of(tmp_path, 3), 16, held_out=held) for held in (False, True))
-    assert (len(data), len(held_out)) == (2, 1)
-
-
-def test_images_are_turned_upright_and_composed_onto_white(tmp_path: Path) -> None:
-    turned = Image.new("RGB", (8, 8), "black")
-    turned.paste("red", (0, 0, 8, 4))
-    exif = turned.getexif()
-    exif[0x0112] = 3  # upside down
-    turned.save(tmp_path / "turned.png", exif=exif)
-    assert load_image(tmp_path / "turned.png", 8)[0, :, 0].tolist() == [0.0] * 4 + [1.0] * 4
-    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(tmp_path / "clear.png")
-    assert load_image(tmp_path / "clear.png", 8).min() == 1
 
 
 def jpeg(image: Image.Image, *tags: bytes) -> io.BytesIO:
@@ -110,7 +96,7 @@ def test_transparency_is_composed_onto_white(tmp_path: Path) -> None:
         rgba = image.convert("RGBA")
         expected = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
         torch.testing.assert_close(
-            load_image(tmp_path / "clear.png", 16), center_crop(expected, 16, 16), atol=0.005, rtol=0
+            load_image(tmp_path / "clear.png", 16), center_crop(expected, 16, 16) / 255, atol=0.005, rtol=0
         )
 
 
@@ -133,7 +119,7 @@ def test_a_large_jpeg_is_decoded_at_a_smaller_size(tmp_path: Path) -> None:
     sizes = {150: (150, 200), 151: (300, 400), 75: (75, 100), 30: (38, 50), None: (300, 400)}
     for at_least, size in sizes.items():
         assert read_image(tmp_path / "large.jpg", at_least).size == size
-    whole = center_crop(read_image(tmp_path / "large.jpg"), 32, 32)
+    whole = center_crop(read_image(tmp_path / "large.jpg"), 32, 32) / 255
     torch.testing.assert_close(load_image(tmp_path / "large.jpg", 32), whole, atol=0.02, rtol=0)
 
 
@@ -147,38 +133,18 @@ def test_captions_may_contain_unicode_line_separators_and_lines_may_end_in_crlf(
         assert data.captions + FolderImages(tmp_path, 16, fold=3, held_out=True).captions == words
 
 
-def test_captions_may_be_in_text_files(tmp_path: Path) -> None:
-    data = FolderImages(folder_of(tmp_path), 16)
-    (tmp_path / "metadata.jsonl").unlink()
-    with pytest.raises(ValueError, match="have no captions"):
-        FolderImages(tmp_path, 16)
-    for k in range(5):
-        (tmp_path / f"{k}.txt").write_text(f"image number {k % 3}\n")
-    again = FolderImages(tmp_path, 16)
-    assert (again.files, again.captions) == (data.files, data.captions)
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ('{"file_name": "0.png"}', "0.png has no 'text'"),
-        ('{"text": "b"}', "no file_name"),
-        ('{"file_name": "0.png", "text": 3}', "not a string"),
-        ('{"file_name": "0.png", "text": ["a", "b"]}', "2 captions"),
-        ("not json", "invalid JSON"),
-        ('{"file_name": "none.png", "text": "a"}', r"none\.png does not exist"),
-        ('{"file_name": "../x.png", "text": "a"}', "outside the folder"),
-    ],
-)
-def test_unusable_rows_are_counted_and_the_first_is_shown(line: str, reason: str, tmp_path: Path) -> None:
+def test_unusable_rows_are_counted_and_the_first_is_shown(tmp_path: Path) -> None:
+    """Reasons beside those of `tmatch prepare`."""
     file = folder_of(tmp_path) / "metadata.jsonl"
-    file.write_text(f"{file.read_text().strip()}\n{line}\n\n[]")
-    with pytest.raises(ValueError, match=rf"2 of the 7 rows .*\(first: metadata\.jsonl, image 6: .*{reason}.*\)"):
-        FolderImages(tmp_path, 16)
+    lines = file.read_text().strip()
+    for name, text, reason in (("0.png", ["a", "b"], "several captions"), ("none.png", "a", "does not exist")):
+        file.write_text("\n".join((lines, json.dumps({"file_name": name, "text": text}), "", "[]")))
+        with pytest.raises(ValueError, match=rf"2 of the 7 rows .*\(first: metadata\.jsonl, image 6: .*{reason}.*\)"):
+            FolderImages(tmp_path, 16)
 
 
 def test_folders_without_captions_and_damaged_images_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no metadata"):
+    with pytest.raises(ValueError, match="has no captioned images"):
         FolderImages(tmp_path, 16)
     with pytest.raises(ValueError, match="does not exist"):
         FolderImages(tmp_path / "nowhere", 16)

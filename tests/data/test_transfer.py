@@ -12,12 +12,12 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 import tmatch as tm
 from tmatch.data.shards import ShardSet
-from tmatch.data.stream import Batch, BatchParts, StepParts, Stream, StreamedStates
+from tmatch.data.stream import Batch, BatchParts, Stream, StreamedStates
 
 
 def test_a_batch_is_transferred_in_two_copies_in_its_dtype(tmp_path: Path) -> None:
     folder = shard_set(tmp_path, {(2, 2): [16]}, torch.float16)
-    states = StreamedStates(folder, tm.Patchify((1, 1)), device="meta")
+    states = StreamedStates((folder,), tm.Patchify((1, 1)), device="meta")
     with Copies("meta") as copies:
         x, captions = states.batch(0, 16, 0, 1)
     assert copies.dtypes == [torch.float16] * 2
@@ -27,9 +27,10 @@ def test_a_batch_is_transferred_in_two_copies_in_its_dtype(tmp_path: Path) -> No
 def test_states_and_captions_equal_the_shards(tmp_path: Path) -> None:
     folder = shard_set(tmp_path, {(2, 2): [16]}, torch.float16)
     kept, patch = Stream(ShardSet(folder)).batch(1, 16), tm.Patchify((1, 1))
-    x, captions = StreamedStates(folder, patch).batch(1, 16, 0, 1)
+    x, captions = StreamedStates((folder,), patch).batch(1, 16, 0, 1)
     assert torch.equal(x, patch.encode(kept.latents.float()))
-    assert [caption.tolist() for caption in captions] == [caption.float().tolist() for caption in kept.captions]
+    assert torch.equal(torch.cat(captions), kept.text.float())
+    assert [len(caption) for caption in captions] == kept.lengths
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cuda", True), (torch.device("cuda", 1), True), ("cpu", False)])
@@ -38,23 +39,20 @@ def test_memory_is_pinned_for_gpus(
 ) -> None:
     pinning = []
 
-    def prefetch(self: BatchParts, keys: StepParts, workers: int, pinned: bool) -> Iterator[Batch]:
+    def prefetch(self: BatchParts, keys: object, workers: int, pinned: bool) -> Iterator[Batch]:
         pinning.append(pinned)
         return iter(())
 
     monkeypatch.setattr(BatchParts, "prefetch", prefetch)
     with pytest.raises(StopIteration):
-        StreamedStates(tmp_path, tm.Patchify((1, 1)), device=device).batch(0, 1, 0, 1)
+        StreamedStates((tmp_path,), tm.Patchify((1, 1)), device=device).batch(0, 1, 0, 1)
     assert pinning == [expected]
 
 
-def test_a_batch_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """By `DataLoader`, which passes errors of a worker through."""
-    batch, pinned = Stream(ShardSet(shard_set(tmp_path, {(2, 2): [4]}))).batch(0, 4), []
-    monkeypatch.setattr(Tensor, "pin_memory", lambda self: pinned.append(self.clone()) or pinned[-1])
-    found = pin_memory(batch)
-    assert (found.latents is pinned[0], found.text is pinned[1], len(pinned)) == (True, True, 2)
-    assert torch.equal(found.latents, batch.latents)
-    assert found.lengths == batch.lengths
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self: self + 1)
+    found = pin_memory(Batch(torch.zeros(2), torch.zeros(2), [1, 2]))
+    assert (found.latents.tolist(), found.text.tolist(), found.lengths) == ([1, 1], [1, 1], [1, 2])
     error = ValueError("damaged")
     assert pin_memory(error) is error

@@ -14,7 +14,6 @@ from sources import Encoders, contents, folder_of, preparation, prepared, rows, 
 from torch import Tensor
 
 from tmatch.app.cli import main
-from tmatch.app.prepare import Encoding
 from tmatch.data.crop import Crop
 from tmatch.data.shards import ShardSet, write_shard
 from tmatch.prepare import Preparation
@@ -79,7 +78,7 @@ def test_a_failed_write_stops_the_run_and_a_rerun_resumes(
         patch.setattr("tmatch.prepare.run.write_shard", full)
         with pytest.raises(OSError, match="disk full"):
             preparation(source, tmp_path / "out", encoders).run()
-    assert [file.name for file in (tmp_path / "out" / "chunks").iterdir()] == ["000000.json"]
+    assert [file.name for file in (tmp_path / "out" / "chunks").glob("*.json")] == ["000000.json"]
     for out in ("out", "new"):
         prepared(source, tmp_path / out, encoders)
     assert contents(tmp_path / "out") == contents(tmp_path / "new")
@@ -156,7 +155,7 @@ def test_shards_contain_what_the_encoders_compute(tmp_path: Path, encoders: Enco
                 torch.testing.assert_close(samples.caption(k, turn), expected.tokens[0])
             seen.append(row)
     assert sorted(seen) == list(range(7))
-    torch.testing.assert_close(shards.null(), text.null().tokens[0])
+    torch.testing.assert_close(shards.null(), text([text.null]).tokens[0])
 
 
 @pytest.mark.parametrize(("size", "multiple", "ratio"), [(256, 16, 2.0), (64, 16, 2.0), (96, 8, 3.0)])
@@ -236,13 +235,3 @@ def test_the_command_prepares_and_rejects_bad_options(
         with pytest.raises(SystemExit) as stopped:
             main([*command, *own, *change])
         assert stopped.value.code == 2
-
-
-def test_the_text_encoder_may_have_another_precision(encoders: Encoders) -> None:
-    names = {"autoencoder": encoders[0].name, "text": encoders[1].name, "device": "cpu"}
-    for given, expected in (
-        ({"precision": "bfloat16"}, ("bfloat16", "bfloat16")),
-        ({"precision": "bfloat16", "text_precision": "float32"}, ("bfloat16", "float32")),
-    ):
-        autoencoder, text = Encoding(**names, **given).encoders()
-        assert (autoencoder.precision, text.precision) == expected

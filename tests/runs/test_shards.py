@@ -70,7 +70,7 @@ def test_held_out_samples_have_the_most_common_size(shards: Path) -> None:
 def test_a_run_on_shards_of_codes(variant: str, shards: Path, tmp_path: Path) -> None:
     encoders = ["--autoencoder", str(save_code_autoencoder(tmp_path / "vq", 3000)), "--text", str(shards / "text")]
     main(["prepare", str(shards / "images"), "--out", str(tmp_path / "shards"), *encoders, "--size", "16"])
-    red = center_crop(Image.new("RGB", (20, 20), "red"), 16, 16)[None]
+    red = center_crop(Image.new("RGB", (20, 20), "red"), 16, 16)[None] / 255
     codes = load_autoencoder(str(tmp_path / "vq")).encode(red)[0].int()
     assert codes.max() > 2048, "more than float16 knows"
     assert any(torch.equal(latent, codes) for latent in ShardSet(tmp_path / "shards").read(0).latents)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import tyro
 
 from tmatch.codec.diffusers import PretrainedAutoencoder, load_autoencoder
@@ -58,13 +57,7 @@ class Encoding:
         where, text_precision = resolve_device(self.device), self.text_precision or self.precision
         autoencoder = load_autoencoder(_absolute(self.autoencoder), self.precision)
         text = load_text_encoder(_absolute(self.text), self.max_length, text_precision)
-        try:
-            return autoencoder.to(where), text.to(where)
-        except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"{self.autoencoder} and {self.text} do not fit in the memory of {where}; set --text-precision "
-                "bfloat16, or use smaller encoders."
-            ) from error
+        return autoencoder.to(where), text.to(where)
 
     def cropping(self, factor: int) -> Crop:
         """The sizes of images, which must be multiples of the autoencoder's `factor`."""
@@ -103,7 +96,8 @@ def main(
     numbers = {"chunk": how.chunk, "batch-size": how.batch_size, "max-length": how.max_length, "workers": workers}
     for name, number in numbers.items():
         positive_int(f"--{name}", number)
-    _require_paths(source, out)
+    if out.resolve() == Path(source).resolve():
+        raise ValueError(f"{out} is the source folder; choose another folder for the shards.")
     images = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()
     settings = ShardSettings.model_validate(
@@ -122,14 +116,6 @@ def main(
     print(json.dumps({**counts, "shards": len(manifest.shards)}, indent=2))
     if manifest.skipped:
         print(f"tmatch: skipped rows: {manifest.skipped}; see {out / 'skipped.jsonl'}.", file=sys.stderr)
-
-
-def _require_paths(source: str, out: Path) -> None:
-    """Reject paths that would fail only later."""
-    if Path(source).exists() and out.resolve() == Path(source).resolve():
-        raise ValueError(f"{out} is the source folder; choose another folder for the shards.")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; choose a folder for the shards.")
 
 
 def _absolute(name: str) -> str:

@@ -1,8 +1,8 @@
 """Data sets: toy densities, captioned shapes, folders of images, tensors in memory, shards."""
 
-from tmatch.data.captioned import CaptionedImages
+from tmatch.data.batches import InMemory
+from tmatch.data.encode import CaptionedImages
 from tmatch.data.folder import FolderImages
-from tmatch.data.memory import InMemory
 from tmatch.data.shapes import ShapeImages
 from tmatch.data.toy import TOYS
 

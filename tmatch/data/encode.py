@@ -1,17 +1,44 @@
-"""Encoding a whole data set into states, with a cache on disk."""
+"""Captioned images that are loaded a few at a time, and encoded into states with a cache on disk."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from tmatch.codec import Codec
-from tmatch.data.captioned import BATCH_SIZE, CaptionedImages
 from tmatch.data.progress import progress_bar
 from tmatch.files import write_tensors
 from tmatch.ranks import rank_and_world_size
 from tmatch.tensors import State
+
+BATCH_SIZE = 125
+
+
+class CaptionedImages(ABC):
+    """Images with one caption each; they are read or rendered on demand and need not fit in memory."""
+
+    captions: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    @abstractmethod
+    def load(self, indices: Sequence[int]) -> Tensor:
+        """The images with these indices, (n, 3, height, width) in [0, 1]."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest that changes when an image changes, for the cache of encoded images."""
+
+    def batches(self, size: int = BATCH_SIZE) -> Iterator[Tensor]:
+        """All images in order, in batches of `size`."""
+        for start in range(0, len(self), size):
+            yield self.load(range(start, min(start + size, len(self))))
 
 
 def encode_dataset(
@@ -27,20 +54,12 @@ def encode_dataset(
     With `cache`, rank 0 stores them as `cache/<fingerprint>.safetensors`, and the next call reads that file instead of
     encoding again; the fingerprint identifies the codec and the images (`images.fingerprint()`).
     """
-    file = None if cache is None else cache / f"{fingerprint}.safetensors"
-    if file is not None and (states := _read(file, len(images))) is not None:
-        return states.to(device)
+    file = Path() if cache is None else cache / f"{fingerprint}.safetensors"
+    if file.is_file():
+        with suppress(SafetensorError):  # encode again if the file is damaged
+            return load_file(file)["states"].to(device)
     count = -(-len(images) // BATCH_SIZE)
     states = codec.encode_all(progress_bar(images.batches(), "Encoding images", count, progress), device)
-    if file is not None and rank_and_world_size()[0] == 0:
+    if cache is not None and rank_and_world_size()[0] == 0:
         write_tensors(file, {"states": states})
     return states
-
-
-def _read(file: Path, count: int) -> State | None:
-    """Cached states; None if the file is missing or damaged."""
-    try:
-        states = load_file(file).get("states")
-    except (FileNotFoundError, SafetensorError):
-        return None
-    return states if states is not None and len(states) == count else None

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tmatch.data.captioned import CaptionedImages
+from tmatch.data.encode import CaptionedImages
 from tmatch.data.images import load_image
-from tmatch.data.sources.files import FileSource, open_folder
+from tmatch.data.sources.files import open_folder
 from tmatch.data.sources.source import Unusable, row_digest
 
 
@@ -40,7 +40,12 @@ def _checked_rows(folder: Path) -> list[tuple[Path, str]]:
     source, rows, bad = open_folder(folder), [], []
     for index in range(len(source)):
         try:
-            rows.append(_row(source, index))
+            name, captions = source.entry(index)
+            file = source.path(name)
+            if len(captions) > 1 or not file.is_file():
+                reason = "has several captions, which only shards support" if file.is_file() else "does not exist"
+                raise Unusable(f"{name} {reason}")
+            rows.append((file, captions[0]))
         except Unusable as error:
             bad.append(f"{source.key(index)}: {error}")
     if bad:
@@ -49,12 +54,3 @@ def _checked_rows(folder: Path) -> list[tuple[Path, str]]:
             "`tmatch prepare`, which skips and lists such rows, and train on its shards."
         )
     return rows
-
-
-def _row(source: FileSource, index: int) -> tuple[Path, str]:
-    name, captions = source.entry(index)
-    if len(captions) > 1:
-        raise Unusable(f"{name} has {len(captions)} captions, but only shards support more than one per image")
-    if not (file := source.path(name)).is_file():
-        raise Unusable(f"{name} does not exist")
-    return file, captions[0]

@@ -2,26 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from tmatch.files import atomic_write
-
-TRANSPOSES = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""The operation that turns an image upright, by its EXIF orientation."""
 
 
 def grid(images: Tensor, columns: int | None = None, gap: int = 2) -> Tensor:
@@ -60,7 +50,7 @@ def save_animation(images: Sequence[Tensor], path: Path, scale: int = 1, seconds
 def load_image(path: Path, size: int) -> Tensor:
     """Read an image and crop it to its centre square, (3, size, size) in [0, 1]."""
     try:
-        return center_crop(read_image(path, at_least=2 * size), size, size)
+        return center_crop(read_image(path, at_least=2 * size), size, size) / 255
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as an image ({error}); replace or remove it.") from error
 
@@ -72,8 +62,11 @@ def read_image(file: Path | BinaryIO, at_least: int | None = None) -> Image.Imag
     many pixels; this is much faster.
     """
     try:
-        image, transpose = _open(file, at_least)  # closes the file, to hold a large image only once
-        return image if transpose is None else image.transpose(transpose)
+        image, orientation = _open(file, at_least)  # closes the file, to hold a large image only once
+        image.info = {}  # other EXIF tags may be damaged
+        image.getexif()[ExifTags.Base.Orientation] = orientation
+        ImageOps.exif_transpose(image, in_place=True)
+        return image
     except UnidentifiedImageError as error:
         raise ValueError("the image format is unknown") from error
     except MemoryError:
@@ -82,31 +75,22 @@ def read_image(file: Path | BinaryIO, at_least: int | None = None) -> Image.Imag
         raise ValueError(str(error) or type(error).__name__) from error
 
 
-def _open(file: Path | BinaryIO, at_least: int | None) -> tuple[Image.Image, Image.Transpose | None]:
-    """An RGB image as stored, and the operation that turns it upright."""
+def _open(file: Path | BinaryIO, at_least: int | None) -> tuple[Image.Image, int]:
+    """An RGB image as stored, and its EXIF orientation."""
     with Image.open(file, formats=_formats()) as opened:
         if at_least is not None:
             opened.draft("RGB", (at_least, at_least))
         opened.load()
-        transpose = _transpose(opened)
+        orientation = 1
+        with suppress(Exception):  # Pillow raises exceptions of any type for damaged tags
+            orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
         image = _to_8_bits(opened)
         if not image.has_transparency_data:
-            return (image if image.mode == "RGB" else image.convert("RGB")), transpose
-        if image.mode != "RGBA":
-            image = image.convert("RGBA")
+            return image.convert("RGB") if image.mode != "RGB" else image, orientation
+        image = image.convert("RGBA") if image.mode != "RGBA" else image
         white = Image.new("RGB", image.size, "white")
         white.paste(image, mask=image)
-        return white, transpose
-
-
-def _transpose(image: Image.Image) -> Image.Transpose | None:
-    """The operation that the orientation tag asks for; other tags may be damaged."""
-    try:
-        return TRANSPOSES.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except MemoryError:
-        raise
-    except Exception:  # Pillow raises exceptions of any type for damaged tags
-        return None
+        return white, orientation
 
 
 @cache
@@ -131,12 +115,7 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 
 
 def center_crop(image: Image.Image, height: int, width: int) -> Tensor:
-    """The largest central crop with this aspect ratio, resized to (3, height, width), in [0, 1]."""
-    return center_crop_pixels(image, height, width) / 255
-
-
-def center_crop_pixels(image: Image.Image, height: int, width: int) -> Tensor:
-    """The same crop as uint8."""
+    """The largest central crop with this aspect ratio, resized to (3, height, width), as uint8."""
     scale = min(image.width / width, image.height / height)
     left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
     box = (left, top, left + scale * width, top + scale * height)

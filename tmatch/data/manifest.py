@@ -23,13 +23,10 @@ class Identity(Config):
 
     def differs(self, other: Self) -> str:
         """How the outputs of the other network differ, in words; empty if they do not."""
-        shared = [name for name in type(self).model_fields if name not in ("name", "precision", "max_length")]
-        own = "other weights" if self.precision == other.precision else f"{other.precision} for {self.precision}"
-        return " and ".join(
-            own if name == "digest" else f"another {name}"
-            for name in shared
-            if getattr(self, name) != getattr(other, name)
-        )
+        mine, others = (one.model_dump(exclude={"name", "precision", "max_length"}) for one in (self, other))
+        weights = "other weights" if self.precision == other.precision else f"{other.precision} for {self.precision}"
+        differ = (name for name in mine if mine[name] != others[name])
+        return " and ".join(weights if name == "digest" else f"another {name}" for name in differ)
 
 
 class AutoencoderIdentity(Identity):
@@ -71,14 +68,10 @@ class ShardSettings(Config):
 
     def differs(self, other: Self) -> list[str]:
         """The settings that change the bytes; a source may have moved, and some of its rows may have been fixed."""
-        mine, others = self._essence(), other._essence()
+        free: Any = {"licence": True, "source": True, "contents": True, "autoencoder": {"name"}, "text": {"name"}}
+        mine, others = (one.model_dump(exclude=free) for one in (self, other))
         differ = [key for key in mine if mine[key] != others[key]]
         return differ if is_same_source(self.contents, other.contents) else ["source", *differ]
-
-    def _essence(self) -> dict[str, Any]:
-        """All settings but the source, the licence and the names of the encoders."""
-        beside: Any = {"licence": True, "source": True, "contents": True, "autoencoder": {"name"}, "text": {"name"}}
-        return self.model_dump(mode="json", exclude=beside)
 
 
 def is_same_source(then: str, now: str) -> bool:
@@ -129,10 +122,7 @@ class Manifest(Config):
 
     def sizes(self) -> Counter[tuple[int, int]]:
         """The number of samples of each size of latents."""
-        sizes: Counter[tuple[int, int]] = Counter()
-        for shard in self.shards:
-            sizes[shard.size] += shard.samples
-        return sizes
+        return sum((Counter({shard.size: shard.samples}) for shard in self.shards), Counter())
 
     def contents(self) -> str:
         """A digest of all samples."""
@@ -141,15 +131,13 @@ class Manifest(Config):
     @classmethod
     def joined(cls, manifests: Sequence["Manifest"]) -> "Manifest":
         """The manifest of several folders that were encoded by the same networks."""
-        counts = {
-            name: sum(getattr(one, name) for one in manifests)
-            for name in ("samples", "captions", "captions_cut", "skipped")
-        }
+        first, summed = manifests[0].settings, ("samples", "captions", "captions_cut", "skipped")
         max_length = max(one.settings.text.max_length for one in manifests)
-        text = manifests[0].settings.text.model_copy(update={"max_length": max_length})
-        settings = manifests[0].settings.model_copy(update={"text": text})
-        shards = tuple(shard for one in manifests for shard in one.shards)
-        return manifests[0].model_copy(update={**counts, "settings": settings, "shards": shards})
+        text = first.text.model_copy(update={"max_length": max_length})
+        changed: dict[str, Any] = {name: sum(getattr(one, name) for one in manifests) for name in summed}
+        changed["settings"] = first.model_copy(update={"text": text})
+        changed["shards"] = tuple(shard for one in manifests for shard in one.shards)
+        return manifests[0].model_copy(update=changed)
 
     @classmethod
     def of(cls, settings: ShardSettings, chunks: Sequence[Chunk], null: str) -> "Manifest":

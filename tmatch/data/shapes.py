@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tmatch.data.captioned import CaptionedImages
+from tmatch.data.encode import CaptionedImages
 from tmatch.rng import RandomStreams
 
 SIZE = 32
@@ -26,10 +26,8 @@ BACKGROUND = (0.10, 0.10, 0.12)
 NUMBERS = ("two", "three", "four")
 RELATIONS = ("left of", "right of", "above", "below")
 SKILLS = ("single object", "two objects", "counting", "colours", "position", "colour attribution")
-VOCABULARY = (
-    *("a", "above", "and", "below", "left", "of", "right", *NUMBERS, *COLOURS, *SHAPES),
-    *(f"{shape}es" if shape.endswith("s") else f"{shape}s" for shape in SHAPES),
-)
+PLURALS = ("circles", "crosses", "squares", "triangles")
+VOCABULARY = ("a", "above", "and", "below", "left", "of", "right", *NUMBERS, *COLOURS, *SHAPES, *PLURALS)
 """All words that occur in captions."""
 OBJECTS = 4
 """The maximum number of objects per image."""
@@ -41,8 +39,6 @@ _MARGIN = 2.0  # minimum difference in pixels between horizontal and vertical of
 _CANDIDATES = 128  # candidate positions per image
 
 PALETTE = torch.tensor(list(COLOURS.values()))
-
-
 TRIANGLE_DROP = 0.31  # offset of a triangle's centre of mass below the middle of its box, relative to its size
 
 
@@ -52,11 +48,10 @@ def signed_distance(shape: Tensor, x: Tensor, y: Tensor, size: Tensor) -> Tensor
     square = torch.maximum(x.abs(), y.abs()) - 0.88 * size
     low = y - TRIANGLE_DROP * size  # from the middle of its box to its centre of mass
     triangle = torch.maximum(low, math.sqrt(0.75) * x.abs() - 0.5 * low) - 0.62 * size
-    bars = [torch.maximum(a.abs() - size, b.abs() - 0.36 * size) for a, b in ((x, y), (y, x))]
-    cross = torch.minimum(*bars)
-    return torch.stack(torch.broadcast_tensors(circle, cross, square, triangle)).take_along_dim(
-        shape.expand(torch.broadcast_shapes(shape.shape, circle.shape))[None], dim=0
-    )[0]
+    cross = torch.minimum(*(torch.maximum(a.abs() - size, b.abs() - 0.36 * size) for a, b in ((x, y), (y, x))))
+    shape = shape.expand(torch.broadcast_shapes(shape.shape, circle.shape))
+    stacked = torch.stack(torch.broadcast_tensors(circle, cross, square, triangle))
+    return stacked.take_along_dim(shape[None], dim=0)[0]
 
 
 AREA = torch.tensor([math.pi, 8 * 0.36 - 4 * 0.36**2, (2 * 0.88) ** 2, 3 * math.sqrt(3) * 0.62**2])
@@ -118,8 +113,7 @@ def caption(skill: str, shapes: Sequence[str], colours: Sequence[str], relation:
     if skill == "two objects":
         return f"a {shapes[0]} and a {shapes[1]}"
     if skill == "counting":
-        plural = f"{shapes[0]}es" if shapes[0].endswith("s") else f"{shapes[0]}s"
-        return f"{NUMBERS[len(shapes) - 2]} {plural}"
+        return f"{NUMBERS[len(shapes) - 2]} {PLURALS[SHAPES.index(shapes[0])]}"
     if skill == "colours":
         return f"a {colours[0]} {shapes[0]}"
     if skill == "position":

@@ -4,10 +4,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -68,14 +68,17 @@ class ShardSet:
     def __init__(self, *folders: Path) -> None:
         self.folders = folders
         if len({folder.resolve() for folder in folders}) < len(folders):
-            raise ValueError(f"The same folder of shards is given twice: {self}.")
+            raise ValueError(f"Pass each folder of shards only once; got {self}.")
         manifests = [_manifest(folder) for folder in folders]
-        for folder, manifest in zip(folders[1:], manifests[1:], strict=True):
-            _require_alike(folders[0], manifests[0].settings, folder, manifest.settings)
+        first = manifests[0].settings
+        for folder, manifest in zip(folders, manifests, strict=True):
+            _require_encoders(str(folder), manifest.settings, first.autoencoder, first.text)
+        if len({manifest.settings.dtype for manifest in manifests}) > 1:
+            raise ValueError(f"The shards in {self} have different dtypes; prepare them with the same --dtype.")
         self.manifest = Manifest.joined(manifests)
         self.files = [f / shard.file for f, one in zip(folders, manifests, strict=True) for shard in one.shards]
-        self._open: dict[int, Samples] = {}
-        self._seen: set[int] = set()
+        self._samples = lru_cache(OPEN)(self._read)
+        self._verified: set[int] = set()
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.folders))
@@ -85,54 +88,41 @@ class ShardSet:
 
     def check(self, number: int) -> None:
         """Verify the checksum of a shard, once."""
-        if number not in self._seen:
-            _verified(self.files[number], self.manifest.shards[number].sha256)
-            self._seen.add(number)
+        if number not in self._verified:
+            read_tensors(self.files[number], self.manifest.shards[number].sha256)
+            self._verified.add(number)
 
     def read(self, number: int, check: bool = True) -> Samples:
         """The samples of a shard."""
         if check:
             self.check(number)
-        if number not in self._open:
-            shard, file = self.manifest.shards[number], self.files[number]
-            samples = Samples(**_verified(file, None))
-            if (len(samples), *samples.latents.shape[2:]) != (shard.samples, *shard.size):
-                raise ValueError(
-                    f"The number or size of the samples in {shard.file} does not match {file.parent / MANIFEST}; run "
-                    "`tmatch prepare` again."
-                )
-            if len(self._open) >= OPEN:
-                del self._open[next(iter(self._open))]  # the oldest
-            self._open[number] = samples
-        return self._open[number]
+        return self._samples(number)
+
+    def _read(self, number: int) -> Samples:
+        shard, file = self.manifest.shards[number], self.files[number]
+        samples = Samples(**read_tensors(file))
+        if (len(samples), *samples.latents.shape[2:]) != (shard.samples, *shard.size):
+            raise ValueError(
+                f"The number or size of the samples in {file} does not match {MANIFEST}; run `tmatch prepare` again."
+            )
+        return samples
 
     def null(self) -> Tensor:
         """The tokens of the empty caption."""
-        return _verified(self.folders[0] / NULL, self.manifest.null)["text"]
+        return read_tensors(self.folders[0] / NULL, self.manifest.null)["text"]
 
     def require_files(self) -> None:
         """Raise if shards are missing, before a run reaches them."""
         found = {path for folder in self.folders for path in folder.iterdir()}
         if missing := [file for file in self.files if file not in found]:
-            folder = missing[0].parent
-            count, total = (sum(file.parent == folder for file in files) for files in (missing, self.files))
             raise ValueError(
-                f"{count} of the {total} shards listed in {folder / MANIFEST} are missing, among them "
-                f"{missing[0].name}; copy them again, or run `tmatch prepare` again to write them."
+                f"{len(missing)} of the {len(self.files)} shards in {self} are missing, among them {missing[0]}; copy "
+                "them again, or run `tmatch prepare` again to write them."
             )
 
     def require(self, autoencoder: AutoencoderIdentity, text: TextIdentity) -> None:
         """Raise unless the shards were made by these encoders."""
-        settings = self.manifest.settings
-        for kind, own, given, differs in (
-            ("autoencoder", settings.autoencoder, autoencoder, settings.autoencoder.differs(autoencoder)),
-            ("text encoder", settings.text, text, settings.text.differs(text)),
-        ):
-            if differs:
-                raise ValueError(
-                    f"The shards in {self} were encoded with the {kind} {own.name}, but {given.name} has {differs}; "
-                    "use the original one, or prepare the data again."
-                )
+        _require_encoders(str(self), self.manifest.settings, autoencoder, text)
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -142,39 +132,31 @@ def _manifest(folder: Path) -> Manifest:
         raise ValueError(f"{folder} contains no complete set of shards: it has no {MANIFEST}; run `tmatch prepare`.")
     try:
         manifest = Manifest.model_validate_json(json.dumps(migrate_manifest(json.loads(file.read_bytes()))))
-    except ValidationError as error:
-        detail = error.errors()[0]
-        reason = f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
-        raise ValueError(f"{file} is not a valid manifest ({reason}); run `tmatch prepare` again.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} is not a valid manifest ({error!r}); run `tmatch prepare` again.") from error
+        raise ValueError(f"{file} is not a valid manifest ({error}); run `tmatch prepare` again.") from error
     if manifest.samples == 0:
         raise ValueError(f"{folder} contains no samples: every row was skipped, for the reasons in its skipped.jsonl.")
-    if manifest.samples != sum(shard.samples for shard in manifest.shards):
-        raise ValueError(f"The samples of the shards in {file} do not add up; run `tmatch prepare` again.")
     return manifest
 
 
-def _require_alike(folder: Path, settings: ShardSettings, other: Path, others: ShardSettings) -> None:
-    """Raise if two folders differ in encoders or precision."""
-    kinds = (("autoencoder", settings.autoencoder, others.autoencoder), ("text encoder", settings.text, others.text))
-    differ = [f"{kind}, with {what}" for kind, one, two in kinds if (what := one.differs(two))]  # type: ignore[arg-type]
-    if settings.dtype != others.dtype:
-        differ.append(f"dtype, {others.dtype} for {settings.dtype}")
-    if differ:
-        raise ValueError(
-            f"The shards in {other} have another {' and another '.join(differ)} than those in {folder}; prepare both "
-            "with the same settings to train on them together."
-        )
+def _require_encoders(name: str, own: ShardSettings, autoencoder: AutoencoderIdentity, text: TextIdentity) -> None:
+    for kind, differs, expected in (
+        ("autoencoder", autoencoder.differs(own.autoencoder), autoencoder.name),
+        ("text encoder", text.differs(own.text), text.name),
+    ):
+        if differs:
+            raise ValueError(
+                f"The shards in {name} have another {kind}, with {differs}, than {expected}; prepare the data again "
+                "with the same encoder."
+            )
 
 
-def _verified(path: Path, sha256: str | None) -> dict[str, Tensor]:
+def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     """The memory-mapped tensors of a file, whose checksum is verified if given."""
     try:
         with path.open("rb") as file:
-            same = sha256 is None or hashlib.file_digest(file, "sha256").hexdigest() == sha256
-        if same:
-            return load_file(path)
+            if sha256 is None or hashlib.file_digest(file, "sha256").hexdigest() == sha256:
+                return load_file(path)
     except OSError as error:
         raise ValueError(f"The shard {path} cannot be read ({error.strerror}); run `tmatch prepare` again.") from error
     except SafetensorError:

@@ -121,7 +121,7 @@ class Dataset:
     previews: Sequence[Any]
     """Inputs of the preview images."""
     fingerprint: str
-    """Digest of the contents: a run resumes only on the same data."""
+    """Digest that a resumed run must match: captions and autoencoder, or the manifest of data shards."""
     images: int
     """Number of training images."""
 

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from tmatch.data import CaptionedImages, FolderImages
+from tmatch.datasets.base import Split
 from tmatch.datasets.images import ImageData
 
 
@@ -25,6 +26,9 @@ class FolderData(ImageData):
 
     def validation(self, count: int) -> CaptionedImages:
         return FolderImages(self.folder, self.size, held_out=True, limit=count)
+
+    def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
+        return self.validation(count)
 
     def anonymous(self) -> "FolderData":
         return self.model_copy(update={"folder": Path("images")})

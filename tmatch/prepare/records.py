@@ -1,15 +1,11 @@
 """The settings of a preparation, and a record of every chunk that is complete."""
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tmatch.data.manifest import Chunk, ShardSettings
 from tmatch.data.shards import MANIFEST
-from tmatch.files import write_text
+from tmatch.files import locked, write_text
 from tmatch.migrate import migrate_manifest
 
 
@@ -20,22 +16,10 @@ class Records:
         self.out = out
         self.folder = out / "chunks"
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Exclude the other processes, where the file system supports locks."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
-
     def begin(self, settings: ShardSettings) -> None:
         """Write the settings, or raise if existing chunks have other settings."""
         file = self.out / "settings.json"
-        with self.lock():
+        with locked(self.folder, wait=True):
             then = _read_settings(file)
             if then is None and self:
                 raise ValueError(f"{file} is missing or damaged; use a new folder for the shards.")
@@ -66,7 +50,7 @@ class Records:
 
     def forget(self, number: int) -> None:
         """Mark a chunk as incomplete, before its shards change; so is the whole set of shards."""
-        with self.lock():
+        with locked(self.folder, wait=True):
             (self.out / MANIFEST).unlink(missing_ok=True)
             self._file(number).unlink(missing_ok=True)
 

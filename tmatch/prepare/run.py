@@ -1,12 +1,14 @@
 """Encoding a source into shards, one chunk of rows after another."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import cache
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,19 +16,55 @@ from torch import Tensor
 from tmatch.codec.diffusers import PretrainedAutoencoder
 from tmatch.conditioning.transformers import PretrainedText
 from tmatch.data.crop import Size
-from tmatch.data.images import center_crop_pixels, read_image
+from tmatch.data.images import center_crop, read_image
 from tmatch.data.manifest import Chunk, Manifest, Shard, ShardSettings, Skipped
 from tmatch.data.progress import progress_bar
 from tmatch.data.shards import MANIFEST, NULL, Samples, is_complete, write_shard
 from tmatch.data.sources.source import Source
-from tmatch.files import write_text
+from tmatch.files import locked, write_text
 from tmatch.hub import ENCODER_DTYPES
-from tmatch.prepare.buffer import CroppedImage, EncodeBuffer, EncodedChunk
 from tmatch.prepare.records import Records
 
-OVERFLOW = "the latent overflows"
+OVERFLOW = "the latent overflows; --precision float32 and --dtype float32 have the largest range"
 AHEAD = 2**29
 """The maximum number of bytes of pixels that are read ahead."""
+EncodedChunk = tuple[dict[Size, Samples], list[Skipped], int]
+
+
+class CroppedImage(NamedTuple):
+    """A usable row: its image, cropped, (3, height, width) uint8, and its captions."""
+
+    row: int
+    pixels: Tensor
+    captions: tuple[str, ...]
+
+
+class EncodeBuffer:
+    """Images of one size, encoded as soon as they fill a batch, so that few are held as pixels."""
+
+    def __init__(self, encode: Callable[[Tensor], Tensor], batch_size: int) -> None:
+        self.encode = encode
+        self.batch_size = batch_size
+        self.rows: list[tuple[int, tuple[str, ...]]] = []
+        self._waiting: list[Tensor] = []
+        self._latents: list[Tensor] = []
+
+    def add(self, image: CroppedImage) -> None:
+        """Add an image; its row number and captions are kept in `rows`."""
+        self.rows.append((image.row, image.captions))
+        self._waiting.append(image.pixels)
+        if len(self._waiting) == self.batch_size:
+            self._flush()
+
+    def latents(self) -> Tensor:
+        """The latents of all images added."""
+        if self._waiting:
+            self._flush()
+        return torch.cat(self._latents)
+
+    def _flush(self) -> None:
+        self._latents.append(self.encode(torch.stack(self._waiting)))
+        self._waiting.clear()
 
 
 class Preparation:
@@ -52,8 +90,8 @@ class Preparation:
         self.autoencoder = autoencoder
         self.text = text
         self.device = next(autoencoder.parameters()).device
-        self._listings: dict[int, str] = {}
-        self._begun = False
+        self.chunks = -(-len(source) // settings.chunk)
+        self._listed = cache(lambda number: source.listed(self._rows(number)))
 
     def run(self, workers: int = 4, rank: int = 0, world: int = 1) -> Manifest | None:
         """Encode the missing chunks of this process; None if another process writes the manifest.
@@ -72,20 +110,9 @@ class Preparation:
             pool.shutdown(wait=False, cancel_futures=True)  # without waiting for what is read ahead
         return self._finish(done) if rank == 0 or done != before else None
 
-    @property
-    def chunks(self) -> int:
-        """The number of chunks."""
-        return -(-len(self.source) // self.settings.chunk)
-
     def _rows(self, number: int) -> range:
         first = number * self.settings.chunk
         return range(first, min(first + self.settings.chunk, len(self.source)))
-
-    def _listed(self, number: int) -> str:
-        """The digest of a chunk's listing, when first computed."""
-        if number not in self._listings:
-            self._listings[number] = self.source.listed(self._rows(number))
-        return self._listings[number]
 
     def _encoded(self, numbers: Sequence[int], pool: ThreadPoolExecutor, workers: int) -> dict[int, Chunk]:
         """Encode and write some chunks; one is written while the next is encoded."""
@@ -96,14 +123,12 @@ class Preparation:
         )
         done: dict[int, Chunk] = {}
         with closing(images), ThreadPoolExecutor(1) as writer:
-            writing: Future[None] | None = None
+            writing: Future[None] = writer.submit(lambda: None)
             for number in numbers:
                 encoded = self.encode(islice(images, len(self._rows(number))))
-                if writing is not None:
-                    writing.result()
-                writing, self._begun = writer.submit(self._write, number, encoded, done), True
-            if writing is not None:
                 writing.result()
+                writing = writer.submit(self._write, number, encoded, done)
+            writing.result()
         return done
 
     def _images(self, numbers: Sequence[int], pool: ThreadPoolExecutor, most: int) -> Iterator[CroppedImage | Skipped]:
@@ -125,37 +150,37 @@ class Preparation:
             read = self.source.read(row)
             key = read.key
             image = read_image(BytesIO(read.image), at_least=max(2 * max(map(max, crop.sizes)), crop.smallest))
-            cropped = center_crop_pixels(image, *crop.choose(image))
+            cropped = center_crop(image, *crop.choose(image))
         except ValueError as error:
-            return Skipped(row=row, key=_printable(key), reason=_printable(str(error)))
+            return self._skipped(row, str(error), key)
         return CroppedImage(row, cropped, read.captions)
 
     def encode(self, images: Iterable[CroppedImage | Skipped]) -> EncodedChunk:
-        """The latents and text embeddings of a chunk."""
-        sizes: dict[Size, EncodeBuffer] = {}
+        """The samples of a chunk by image size, its skipped rows, and the number of truncated captions."""
+        buffers: dict[Size, EncodeBuffer] = {}
         samples, skipped, cut = dict[Size, Samples](), list[Skipped](), 0
         for one in images:
             if isinstance(one, Skipped):
                 skipped.append(one)
             else:
                 size = (one.pixels.shape[1], one.pixels.shape[2])
-                sizes.setdefault(size, EncodeBuffer(self._latents, self.settings.batch_size)).add(one)
-        for size, buffer in sorted(sizes.items(), key=lambda item: item[0]):
+                buffers.setdefault(size, EncodeBuffer(self._latents, self.settings.batch_size)).add(one)
+        for size, buffer in sorted(buffers.items(), key=lambda item: item[0]):
             latents = buffer.latents()
-            finite = latents.isfinite().flatten(1).all(1).tolist()
-            kept = [row for row, fine in zip(buffer.rows, finite, strict=True) if fine]
-            skipped += [self._overflown(row) for (row, _), fine in zip(buffer.rows, finite, strict=True) if not fine]
+            finite = latents.isfinite().flatten(1).all(1)
+            kept = [buffer.rows[k] for k in finite.nonzero().flatten().tolist()]
+            skipped += [self._skipped(buffer.rows[k][0], OVERFLOW) for k in (~finite).nonzero().flatten().tolist()]
             if kept:
-                latents = latents[torch.tensor(finite)]
-                latents = latents if self.settings.autoencoder.codebook_size is None else latents.int()
+                latents = latents[finite] if self.settings.autoencoder.codebook_size is None else latents[finite].int()
                 conditions, longer = self._conditions([texts for _, texts in kept])
                 samples[size] = Samples.join(latents, conditions, [row for row, _ in kept])
                 cut += longer
-        return EncodedChunk(samples, sorted(skipped, key=lambda one: one.row), cut)
+        return samples, sorted(skipped, key=lambda one: one.row), cut
 
-    def _overflown(self, row: int) -> Skipped:
-        reason = f"{OVERFLOW}; --precision float32 and --dtype float32 have the largest range"
-        return Skipped(row=row, key=_printable(self.source.key(row)), reason=reason)
+    def _skipped(self, row: int, reason: str, key: str | None = None) -> Skipped:
+        texts = (key or self.source.key(row), reason)
+        key, reason = (text.encode(errors="backslashreplace").decode() for text in texts)  # UTF-8 can encode these
+        return Skipped(row=row, key=key, reason=reason)
 
     def _latents(self, images: Tensor) -> Tensor:
         """Latents in the dtype of the shards; codes stay floating-point, so that an overflow shows."""
@@ -184,32 +209,28 @@ class Preparation:
     def _in_dtype(self, tokens: Tensor) -> Tensor:
         """Tokens in the dtype of the shards; raises if the text encoder or that dtype overflows."""
         converted = tokens.to(ENCODER_DTYPES[self.settings.dtype]).cpu()
-        if converted.isfinite().all():
-            return converted
-        name, precision = self.text.name, self.text.precision
-        if tokens.isfinite().all():
-            advice = self._advice("--dtype float32")
-            raise ValueError(f"The outputs of {name} are too large for {self.settings.dtype}; {advice}.")
-        advice = "use another one" if precision == "float32" else self._advice("--text-precision float32")
-        raise ValueError(f"{name} overflows in {precision}; {advice}.")
+        if not converted.isfinite().all():
+            raise ValueError(
+                f"{self.text.name} overflows in {self.text.precision} or {self.settings.dtype}; set --text-precision "
+                "float32 and --dtype float32 and use a new folder, or use another text encoder."
+            )
+        return converted
 
     @contextmanager
     def _explain_out_of_memory(self, name: str, count: int, what: str) -> Iterator[None]:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            advice = self._advice("a smaller --batch-size" if self.settings.batch_size > 1 else "--device cpu")
-            raise ValueError(f"{name} runs out of memory with {count} {what} per batch; {advice}.") from error
-
-    def _advice(self, option: str) -> str:
-        """To set an option, which needs a new folder once a chunk is complete."""
-        return f"set {option}{' and use a new folder' if self._begun or self.records else ''}"
+            raise ValueError(
+                f"{name} runs out of memory with {count} {what} per batch; set a smaller --batch-size or --device cpu."
+            ) from error
 
     def _write(self, number: int, encoded: EncodedChunk, done: dict[int, Chunk]) -> None:
         """Write the shards of a chunk, then its record."""
         self.records.forget(number)
+        by_size, skipped, captions_cut = encoded
         shards = []
-        for (height, width), samples in encoded.samples.items():
+        for (height, width), samples in by_size.items():
             file = f"{number:06d}-{height}x{width}.safetensors"
             checksum = write_shard(self.out / file, samples.tensors())
             size = (samples.latents.shape[2], samples.latents.shape[3])
@@ -217,9 +238,9 @@ class Preparation:
         done[number] = Chunk(
             listed=self._listed(number),
             shards=tuple(shards),
-            skipped=tuple(encoded.skipped),
-            captions=sum(len(samples.text_ends) for samples in encoded.samples.values()),
-            captions_cut=encoded.captions_cut,
+            skipped=tuple(skipped),
+            captions=sum(len(samples.text_ends) for samples in by_size.values()),
+            captions_cut=captions_cut,
         )
         self.records.write(number, done[number])
 
@@ -235,20 +256,14 @@ class Preparation:
 
     def _fixed(self, chunks: dict[int, Chunk], pool: ThreadPoolExecutor) -> list[int]:
         """Chunks with a skipped row that has become usable."""
-        fixed = []
-        for number, chunk in chunks.items():
-            rows = [one.row for one in chunk.skipped if not one.reason.startswith(OVERFLOW)]
-            if any(isinstance(one, CroppedImage) for one in pool.map(self.image, rows)):
-                fixed.append(number)
-        return fixed
+        rows = {k: [one.row for one in chunk.skipped if one.reason != OVERFLOW] for k, chunk in chunks.items()}
+        return [k for k in rows if any(isinstance(one, CroppedImage) for one in pool.map(self.image, rows[k]))]
 
     def _finish(self, done: dict[int, Chunk]) -> Manifest | None:
         """Write the manifest, the skipped rows and the empty caption, once all chunks are complete."""
-        with self.records.lock():
+        with locked(self.records.folder, wait=True):
             others = [number for number in range(self.chunks) if number not in done]
-            if not all(map(self.records.exists, others)):
-                return None
-            done |= self._complete(others)
+            done |= self._complete(others) if all(map(self.records.exists, others)) else {}
             if len(done) < self.chunks:
                 return None
             chunks = [done[number] for number in range(self.chunks)]
@@ -262,8 +277,3 @@ class Preparation:
             manifest = Manifest.of(self.settings, chunks, checksum)
             write_text(self.out / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
             return manifest
-
-
-def _printable(text: str) -> str:
-    """A string that can be encoded as UTF-8."""
-    return text.encode(errors="backslashreplace").decode()

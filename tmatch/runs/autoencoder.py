@@ -68,7 +68,7 @@ def fit_autoencoder(run: AutoencoderRun, out: Path, progress: bool = False) -> d
 @torch.no_grad()
 def evaluate_autoencoder(run: AutoencoderRun, autoencoder: Autoencoder | CodeAutoencoder) -> dict[str, float]:
     """Squared error on images that are not trained on, and for `shapes` the share of captions still satisfied."""
-    prompts = run.data.eval_prompts(run.held_out)
+    prompts = run.data.eval_prompts(run.held_out) if "captions" in run.data.metrics else None
     held_out = prompts or run.data.validation(run.held_out)
     images = torch.cat(list(held_out.batches()))
     rebuilt = torch.cat([autoencoder.decode(autoencoder.encode(part)) for part in images.split(500)])

@@ -1,19 +1,21 @@
 """The configuration of a generator's run: data, networks, training and sampling."""
 
+from dataclasses import replace
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 
 from tmatch.backbone import DiT, Llama
 from tmatch.codec import Patchify
-from tmatch.config import FREE, Config
+from tmatch.config import FREE, Config, lookup
 from tmatch.datasets import AnyData, AnyEncoders, AssumedData, InputShapes, ShardsData, WordsConfig
 from tmatch.datasets.base import Shape
 from tmatch.generation.config import SamplingConfig
 from tmatch.model import Model
+from tmatch.parametrization import PARAMETRIZATIONS
 from tmatch.train import TrainConfig
-from tmatch.variants import HeadConfig, variant
+from tmatch.variants import HeadConfig, Variant, variant
 
 
 class BackboneConfig(Config):
@@ -59,6 +61,9 @@ class RunConfig(Config):
 
     train: TrainConfig
     variant: str = Field(description="variant to train, a row of `tmatch variants`")
+    parametrization: str | None = Field(
+        default=None, description=f"parametrization instead of the variant's: {', '.join(PARAMETRIZATIONS)}"
+    )
     data: AnyData
     autoencoder: str | None = Field(
         default=None,
@@ -69,7 +74,9 @@ class RunConfig(Config):
     head: HeadConfig = HeadConfig(width=128, depth=2)
     text: WordsConfig | None = Field(default=None, description="text encoder of in-memory images")
     init: InitConfig = InitConfig()
-    caption_dropout: float = Field(default=0.1, ge=0, le=1, description="share of captions dropped, for guidance")
+    caption_dropout: float = Field(
+        default=0.1, ge=0, le=1, description="fraction of captions dropped in training"
+    )
     sampling: SamplingConfig = Field(default=SamplingConfig(), json_schema_extra=FREE)
     validation_images: int = Field(
         default=256, gt=0, description="images of the validation loss", json_schema_extra=FREE
@@ -79,15 +86,17 @@ class RunConfig(Config):
         json_schema_extra=FREE,
     )  # fmt: skip
 
-    @field_validator("variant")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        variant(name)
-        return name
+    @property
+    def row(self) -> Variant:
+        """The variant, with the run's own parametrization if it has one."""
+        row = variant(self.variant)
+        if self.parametrization is None:
+            return row
+        return replace(row, parametrization=lookup("parametrization", PARAMETRIZATIONS, self.parametrization))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        row = variant(self.variant)
+        row = self.row
         if row.discrete and self.patch != (1, 1):
             raise ValueError(f"'{self.variant}' samples codes, and each is one token: set patch to (1, 1).")
         if self.backbone.kind == "llama" and row.timed:
@@ -102,12 +111,11 @@ class RunConfig(Config):
 
     def input_shapes(self, assumed: AssumedData = AssumedData()) -> InputShapes:
         """Shapes of what the model reads; `assumed` where the data does not exist yet."""
-        discrete = variant(self.variant).discrete
-        return self.data.input_shapes(Patchify(self.patch), self.autoencoder, self.text, discrete, assumed)
+        return self.data.input_shapes(Patchify(self.patch), self.autoencoder, self.text, self.row.discrete, assumed)
 
     def network(self, shape: Shape, condition_width: int | None, codebook_size: int | None = None) -> Model:
         """The model of states of a shape, with weights from the current generator."""
-        row, channels = variant(self.variant), shape[-1]
+        row, channels = self.row, shape[-1]
         if row.discrete != (codebook_size is not None):
             kind = "discrete" if row.discrete else "continuous"
             raise ValueError(f"'{self.variant}' needs a {kind} autoencoder, or data shards prepared with one.")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tmatch.conditioning import Conditioner, WordEncoder
 from tmatch.datasets import Encoders, ImageEncoders
 from tmatch.files import locked, write_text
+from tmatch.migrate import migrate_weight_name
 from tmatch.model import Model
 from tmatch.ranks import rank_and_world_size
 from tmatch.rng import seeded_init
@@ -82,7 +83,7 @@ def _loaded_names(out: Path) -> list[str]:
     for file in (out / LOADED, out / "taken.json"):  # the second is the name of format 1
         if file.is_file():
             try:
-                return [str(name) for name in json.loads(file.read_text())]
+                return [migrate_weight_name(name) for name in json.loads(file.read_text())]
             except ValueError as error:
                 raise ValueError(f"{file} is damaged, so the frozen weights are unknown; use a new --out.") from error
     raise ValueError(f"The run in {out} did not start from a model; use a new --out.")

@@ -45,8 +45,7 @@ class FileSource(Source):
         """The path of a file, which must lie in the folder."""
         file = Path(os.path.realpath(self.folder / name))  # tolerates circular links
         if self.folder not in file.parents:
-            linked = self.folder in Path(os.path.normpath(self.folder / name)).parents
-            raise Unusable(f"{name} is {'a link to a file ' if linked else ''}outside the folder")
+            raise Unusable(f"{name} is, or links to, a file outside the folder")
         return file
 
     def read_bytes(self, name: str) -> bytes:
@@ -99,8 +98,8 @@ class PairSource(FileSource):
         self.rows = sorted(progress_bar(_rows(str(folder)), f"Listing {folder}"))
         if not any(self._listed(index)[1] for index in range(len(self))):
             raise ValueError(
-                f"The images in {folder} have no captions; add a {METADATA}, or a .txt file of the same name for each "
-                "image."
+                f"{folder} has no captioned images; add a {METADATA} with a line "
+                '{"file_name": "cat.png", "text": "a cat"} for each image, or a .txt file of the same name.'
             )
 
     def __len__(self) -> int:
@@ -127,30 +126,19 @@ class PairSource(FileSource):
         return name, images, captions[-1] if captions else None
 
     def _listed(self, index: int) -> tuple[tuple[str, list[str]], bytes]:
-        """The names of a row's images, and its caption."""
+        """The names of a row's images, and its caption, which is empty if it cannot be read."""
         name, images, caption = self._row(index)
-        return (name, images), b"" if caption is None else self._caption(caption)
-
-    def _caption(self, file: str) -> bytes:
-        """The contents of a caption file; empty if it cannot be read, which is reported when the row is read."""
         try:
-            return self.read_bytes(file)
-        except Unusable:
-            return b""
+            return (name, images), b"" if caption is None else self.read_bytes(caption)
+        except Unusable:  # reported when the row is read
+            return (name, images), b""
 
 
 def open_folder(folder: Path, column: str = "text") -> FileSource:
     """A folder with a `metadata.jsonl`, or else with a .txt file per image."""
-    if (folder / METADATA).is_file():
-        return MetadataSource(folder, column)
     if not folder.is_dir():
         raise ValueError(f"The folder {folder} does not exist; pass one that contains images and a {METADATA}.")
-    if contains_images(folder):
-        return PairSource(folder)
-    raise ValueError(
-        f"{folder} has no {METADATA}; add one with a line "
-        '{"file_name": "cat.png", "text": "a cat"} for each image, or a .txt file beside each image.'
-    )
+    return MetadataSource(folder, column) if (folder / METADATA).is_file() else PairSource(folder)
 
 
 def contains_images(folder: Path) -> bool:
@@ -165,10 +153,10 @@ def _rows(folder: str) -> Iterator[str]:
     Rows sort by name, since the separator sorts before every character of a name.
     """
     kept = frozenset((".txt", *IMAGE_SUFFIXES))
-    for place, folders, files in os.walk(folder, onerror=_raise_unless_denied):
-        prefix = "" if place == folder else os.path.relpath(place, folder) + "/"
+    for parent, folders, files in os.walk(folder, onerror=_raise):
+        prefix = "" if parent == folder else os.path.relpath(parent, folder) + "/"
         folders[:] = [name for name in folders if not name.startswith(".")]
-        linked = {name for name in folders if os.path.islink(f"{place}/{name}")}
+        linked = {name for name in folders if os.path.islink(f"{parent}/{name}")}
         found: dict[str, list[str]] = {}
         for file in sorted(chain(files, (name for name in folders if name not in linked))):
             stem, suffix = os.path.splitext(file)
@@ -178,7 +166,5 @@ def _rows(folder: str) -> Iterator[str]:
         yield from (prefix + name + LINKED for name in linked)
 
 
-def _raise_unless_denied(error: OSError) -> None:
-    """Skip folders without read permission; raise other errors."""
-    if not isinstance(error, PermissionError):
-        raise error
+def _raise(error: OSError) -> None:
+    raise error

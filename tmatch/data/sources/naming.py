@@ -1,9 +1,8 @@
 """Finding the source that a name stands for: a folder, files, or a data set on the Hub."""
 
-import os
 from pathlib import Path
 
-from tmatch.data.sources.files import METADATA, MetadataSource, PairSource, contains_images
+from tmatch.data.sources.files import METADATA, contains_images, open_folder
 from tmatch.data.sources.source import IMAGE_SUFFIXES, Source
 from tmatch.data.sources.table import files_of_split, open_parquet, open_table
 from tmatch.data.sources.tars import TarSource
@@ -23,9 +22,7 @@ def open_source(name: str, image: str = "image", text: str = "text", split: str 
 
 
 def _local(name: str, path: Path, image: str, text: str, split: str) -> Source:
-    """A source on this machine, by its contents."""
-    listed = (path / METADATA).is_file()
-    tars, tables, images = ([], [], []) if listed else _kinds(path)
+    tars, tables, images = _kinds(path)
     if len(kinds := [kind[0].name for kind in (tars, tables, images) if kind]) > 1:
         raise ValueError(
             f"{name} mixes kinds of files ({' and '.join(kinds)}); pass a folder of one kind, or one file."
@@ -34,37 +31,25 @@ def _local(name: str, path: Path, image: str, text: str, split: str) -> Source:
         return open_parquet(name, files_of_split(name, tables, split), image, text)
     if split != "train":
         raise ValueError(f"{name} has no splits; remove --split.")
-    if listed:
-        return MetadataSource(path, text)
     if tars:
         return TarSource(name, tars, text)
-    if (path / "dataset_dict.json").is_file():
-        parts = ", ".join(file.name for file in sorted(path.iterdir()) if file.is_dir())
-        raise ValueError(f"{name} contains several data sets; pass one of its folders: {parts}.")
     if (path / "dataset_info.json").is_file():
         return open_table(name, image, text)
-    if images or contains_images(path):
-        return PairSource(path)
-    raise ValueError(
-        f"{name} contains no images: no {METADATA}, tar or parquet files, and no saved data set.{_hint(path)}"
-    )
+    if (path / METADATA).is_file() or contains_images(path):
+        return open_folder(path, text)
+    below = sorted(file.parent for kind in ("tar", "parquet", "arrow") for file in path.rglob(f"*.{kind}"))
+    hint = f" Did you mean {below[0]}?" if below else ""
+    raise ValueError(f"{name} contains no images: no {METADATA}, tar or parquet files, and no saved data set.{hint}")
 
 
 def _kinds(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
     """The tar files, the parquet files and the first image of a folder; or the one file that `path` is."""
-    found = dict[str, list[str]]()
-    for file in os.scandir(path) if path.is_dir() else (path,):
-        suffix = os.path.splitext(file.name)[1]
-        if suffix in (".tar", ".parquet"):
-            found.setdefault(suffix, []).append(file.name)
-        elif suffix.lower() in IMAGE_SUFFIXES:  # there may be millions
-            found["first"] = [min([file.name, *found.get("first", [])])]
-    folder = path if path.is_dir() else path.parent
-    tars, tables, images = (sorted(folder / each for each in found.get(k, [])) for k in (".tar", ".parquet", "first"))
-    return tars, tables, images
-
-
-def _hint(path: Path) -> str:
-    """Where else images may be."""
-    below = sorted(file.parent for suffix in ("tar", "parquet") for file in path.rglob(f"*.{suffix}"))
-    return f" Did you mean {below[0]}?" if below else ""
+    found: dict[str, list[Path]] = {".tar": [], ".parquet": [], "image": []}
+    if (path / METADATA).is_file():
+        return [], [], []
+    for file in path.iterdir() if path.is_dir() else (path,):
+        if file.suffix in (".tar", ".parquet"):
+            found[file.suffix].append(file)
+        elif file.suffix.lower() in IMAGE_SUFFIXES:
+            found["image"] = [min(file, *found["image"])] if found["image"] else [file]  # there may be millions
+    return sorted(found[".tar"]), sorted(found[".parquet"]), found["image"]

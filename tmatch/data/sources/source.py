@@ -111,17 +111,13 @@ def single_image(images: Sequence[str]) -> str:
 def read_file(file: Path, name: str) -> bytes:
     """The contents of a file; errors of the machine, unlike those of the row, pass through."""
     try:
-        regular = stat.S_ISREG(file.stat().st_mode)
-        content = file.read_bytes() if regular else b""
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise Unusable(f"{name} is not a regular file")
+        return file.read_bytes()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP):
             raise Unusable(f"{name} cannot be read: {error.strerror}") from error
         raise
-    except ValueError as error:  # a name that no file can have
-        raise Unusable(f"{name!r} cannot be read: {error}") from error
-    if not regular:
-        raise Unusable(f"{name} is not a regular file")
-    return content
 
 
 def row_digest(parts: Iterable[Any]) -> str:

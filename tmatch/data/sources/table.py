@@ -1,6 +1,5 @@
 """Tables of the `datasets` library: parquet files, saved data sets and the Hugging Face Hub."""
 
-import errno
 import glob
 import re
 from collections.abc import Iterator, Sequence
@@ -64,7 +63,7 @@ def _captions(table: Any, column: str) -> Iterator[list[Any]]:  # noqa: ANN401
 
 def _raise_unless_damaged(error: Exception) -> None:
     """Raise errors of the machine; a damaged table makes `datasets` raise exceptions of any type."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
         raise error
 
 
@@ -119,9 +118,6 @@ def open_table(name: str, image: str, text: str, **where: Any) -> TableSource:  
     try:
         table = load_dataset(**where) if where else load_from_disk(name)
     except Exception as error:
-        cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:  # in the cache of `datasets`
-            raise cause from error
-        reason = first_line(cause if isinstance(cause, Exception) else error)
+        reason = first_line(error.__cause__ if isinstance(error.__cause__, Exception) else error)
         raise ValueError(f"The data set {name} cannot be loaded ({reason}); check its name and its files.") from error
     return TableSource(name, table, image, text)

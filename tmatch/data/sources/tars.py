@@ -71,6 +71,8 @@ class TarSource(Source):
         image = single_image(images)
         with self.files[number].open("rb") as file:
             read = {suffix: _bytes(file, *parts[suffix]) for suffix in (image, *CAPTIONS) if suffix in parts}
+        if any(len(content) < parts[suffix][1] for suffix, content in read.items()):
+            raise Unusable("the tar file is truncated here")
         return Row(self.key(index), read[image], self._texts(read))
 
     def _texts(self, read: dict[str, bytes]) -> tuple[str, ...]:
@@ -90,59 +92,36 @@ class TarSource(Source):
         for number, rows in groupby(some, key=lambda row: row[0]):
             with self.files[number].open("rb") as file:
                 for _, _, parts in rows:
-                    for offset, size in (parts[suffix] for suffix in CAPTIONS if suffix in parts):
-                        file.seek(offset)
-                        yield file.read(size)
-
-
-def _members(file: Path) -> dict[str, Extents]:
-    """The samples of a tar file: the extents of their members, by name and suffix."""
-    rows = _Samples()
-    try:
-        with file.open("rb") as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
-            for member in tar:
-                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
-                if member.isfile():
-                    head, _, name = member.name.rpartition("/")
-                    stem, dot, suffix = name.partition(".")
-                    extent = (member.offset_data, member.size)
-                    rows.put(f"{head}/{stem}" if head else stem, dot + suffix.lower(), extent)
-            complete = _only_zeros(whole, tar.offset)
-    except tarfile.ReadError as error:
-        if not rows:
-            raise ValueError(f"{file} is not an uncompressed tar file ({error}).") from error
-        complete = False
-    if not complete:  # tarfile takes an unreadable header for the end
-        rows[REST] = {}
-    return rows
-
-
-def _only_zeros(file: io.BufferedReader, offset: int) -> bool:
-    """Whether at least one block follows, and nothing but zeros: the end of a tar file."""
-    file.seek(offset)
-    first = file.read(tarfile.BLOCKSIZE)
-    rest = iter(lambda: file.read(2**20), b"")
-    return first == bytes(tarfile.BLOCKSIZE) and not any(any(block) for block in rest)
-
-
-class _Samples(dict[str, Extents]):
-    """Members by name and suffix; a suffix that occurs again under one name starts a new sample."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.newest: dict[str, str] = {}
-
-    def put(self, name: str, suffix: str, extent: tuple[int, int]) -> None:
-        """Add a member to the newest sample of its name, or to a new one."""
-        key = self.newest.setdefault(name, name)
-        if suffix in self.get(key, {}):
-            key = self.newest[name] = next(new for k in count(2) if (new := f"{name} ({k})") not in self)
-        self.setdefault(key, {})[suffix] = extent
+                    yield from (_bytes(file, *parts[suffix]) for suffix in CAPTIONS if suffix in parts)
 
 
 def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
     file.seek(offset)
-    found = file.read(size)
-    if len(found) < size:
-        raise Unusable("the tar file is truncated here")
-    return found
+    return file.read(size)
+
+
+def _members(path: Path) -> dict[str, Extents]:
+    """The samples of a tar file: the extents of their members, by name and suffix.
+
+    A suffix that occurs again under one name starts a new sample.
+    """
+    rows, newest, complete = dict[str, Extents](), dict[str, str](), False
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
+                if not member.isfile():
+                    continue
+                head, slash, name = member.name.rpartition("/")
+                stem, dot, suffix = name.partition(".")
+                stem, suffix = head + slash + stem, dot + suffix.lower()
+                key = newest.setdefault(stem, stem)
+                if suffix in rows.get(key, {}):
+                    key = newest[stem] = next(new for k in count(2) if (new := f"{stem} ({k})") not in rows)
+                rows.setdefault(key, {})[suffix] = (member.offset_data, member.size)
+            first = _bytes(file, tar.offset, tarfile.BLOCKSIZE)  # tarfile takes an unreadable header for the end
+            complete = first == bytes(tarfile.BLOCKSIZE) and not any(map(any, iter(lambda: file.read(2**20), b"")))
+    except tarfile.ReadError as error:
+        if not rows:
+            raise ValueError(f"{path} is not an uncompressed tar file ({error}).") from error
+    return rows if complete else {**rows, REST: {}}
