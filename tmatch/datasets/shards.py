@@ -14,7 +14,7 @@ from tmatch.codec import Codec, Patchify
 from tmatch.codec.diffusers import load_autoencoder
 from tmatch.conditioning import Conditioner, EmbeddedText
 from tmatch.conditioning.transformers import load_text_encoder
-from tmatch.config import FREE
+from tmatch.config import free_field
 from tmatch.data import InMemory
 from tmatch.data.manifest import AutoencoderIdentity, Identity, TextIdentity
 from tmatch.data.shards import MANIFEST, ShardSet
@@ -79,15 +79,10 @@ class ShardsData(DataConfig):
     """Data shards that `tmatch prepare` wrote; their encoders are frozen."""
 
     kind: Literal["shards"] = "shards"
-    folders: tuple[Path, ...] = Field(
-        default=(Path("shards"),), min_length=1, description="folders that `tmatch prepare` wrote",
-        json_schema_extra=FREE,
-    )  # fmt: skip
-    validation: Path | None = Field(
-        default=None, description="another such folder, for validation", json_schema_extra=FREE
-    )
+    folders: tuple[Path, ...] = free_field((Path("shards"),), "folders that `tmatch prepare` wrote", min_length=1)
+    validation: Path | None = free_field(None, "another such folder, for validation")
     window: int = Field(default=8, gt=0, description="number of shards to shuffle among each other")
-    workers: int = Field(default=0, ge=0, description="processes that read ahead", json_schema_extra=FREE)
+    workers: int = free_field(0, "processes that read ahead", ge=0)
 
     @field_validator("folders", mode="before")
     @classmethod

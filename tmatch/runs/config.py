@@ -8,7 +8,7 @@ from torch import nn
 
 from tmatch.backbone import DiT, Llama
 from tmatch.codec import Patchify
-from tmatch.config import FREE, Config, lookup
+from tmatch.config import FREE, Config, free_field, lookup
 from tmatch.datasets import AnyData, AnyEncoders, AssumedData, InputShapes, ShardsData, WordsConfig
 from tmatch.datasets.base import Shape
 from tmatch.generation.config import SamplingConfig
@@ -25,10 +25,7 @@ class BackboneConfig(Config):
     width: int = Field(default=128, gt=0, description="width of a token")
     depth: int = Field(default=4, gt=0, description="Transformer blocks")
     heads: int = Field(default=4, gt=0, description="attention heads")
-    checkpointing: bool = Field(
-        default=False, description="recompute activations in the backward pass to save memory",
-        json_schema_extra=FREE,
-    )  # fmt: skip
+    checkpointing: bool = free_field(False, "recompute activations in the backward pass to save memory")
 
     def build(self, channels: int, condition_width: int | None, timed: bool) -> nn.Module:
         """The network, with weights from the current generator."""
@@ -74,17 +71,10 @@ class RunConfig(Config):
     head: HeadConfig = HeadConfig(width=128, depth=2)
     text: WordsConfig | None = Field(default=None, description="text encoder of in-memory images")
     init: InitConfig = InitConfig()
-    caption_dropout: float = Field(
-        default=0.1, ge=0, le=1, description="fraction of captions dropped in training"
-    )
+    caption_dropout: float = Field(default=0.1, ge=0, le=1, description="fraction of captions dropped in training")
     sampling: SamplingConfig = Field(default=SamplingConfig(), json_schema_extra=FREE)
-    validation_images: int = Field(
-        default=256, gt=0, description="images of the validation loss", json_schema_extra=FREE
-    )
-    eval_prompts: int = Field(
-        default=1000, gt=0, description="prompts that the finished model is evaluated on",
-        json_schema_extra=FREE,
-    )  # fmt: skip
+    validation_images: int = free_field(256, "images of the validation loss", gt=0)
+    eval_prompts: int = free_field(1000, "prompts that the finished model is evaluated on", gt=0)
 
     @property
     def row(self) -> Variant:
