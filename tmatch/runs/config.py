@@ -74,9 +74,7 @@ class RunConfig(Config):
     head: HeadConfig = HeadConfig(width=128, depth=2)
     text: WordsConfig | None = Field(default=None, description="text encoder of in-memory images")
     init: InitConfig = InitConfig()
-    caption_dropout: float = Field(
-        default=0.1, ge=0, le=1, description="fraction of captions dropped in training"
-    )
+    caption_dropout: float = Field(default=0.1, ge=0, le=1, description="fraction of captions dropped in training")
     sampling: SamplingConfig = Field(default=SamplingConfig(), json_schema_extra=FREE)
     validation_images: int = Field(
         default=256, gt=0, description="images of the validation loss", json_schema_extra=FREE
