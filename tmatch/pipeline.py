@@ -67,7 +67,7 @@ class Pipeline:
         No code of the model is run, and weights are safetensors. `dtype` is torch.float32 or torch.bfloat16.
         """
         name, precision, hub = str(name), _precision(dtype), HubOptions(token, local_files_only)
-        require_path("a model", name)
+        require_path(name)
         on_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
         if on_hub or name.startswith(HUB):
             name = str(download(name.removeprefix(HUB), revision, hub))
