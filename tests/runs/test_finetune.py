@@ -13,7 +13,7 @@ from small_runs import init_run
 from tmatch.app.plan import Hardware, plan_run
 from tmatch.conditioning import WordEncoder
 from tmatch.data import InMemory
-from tmatch.datasets import AssumedData, FolderData
+from tmatch.datasets import AssumedData, FolderData, ShapesData
 from tmatch.recipes import RECIPES
 from tmatch.runs import BackboneConfig, InitConfig, fit, load_model, preflight
 from tmatch.runs.export import model_card
@@ -128,8 +128,8 @@ def test_a_frozen_backbone_is_planned_without_its_backward_pass() -> None:
     plans = []
     for freeze in (False, True):
         init = InitConfig(model="shapes-fm", freeze=freeze)
-        run = RECIPES["shapes-dtm-mean"]().model_copy(update={"init": init})
-        plans.append(plan_run(run, Hardware(gpus=2), AssumedData(size=64, text_length=8, text_width=32)))
+        run = RECIPES["shapes-dtm-mean"]().model_copy(update={"init": init, "data": ShapesData(images=1)})
+        plans.append(plan_run(run, Hardware(gpus=2), AssumedData()))
     free, frozen = plans
     assert frozen.parameters == free.parameters == free.trained
     assert frozen.trained == {"backbone": 0, "head": free.parameters["head"], "other": 0}
