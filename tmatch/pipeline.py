@@ -146,7 +146,10 @@ class Pipeline:
         )
         for warning in self.networks.prompt_warnings([*each, negative_prompt], height, width):
             warnings.warn(warning, stacklevel=2)
-        return PipelineOutput(_images(result.images, output_type), result.images, result.evaluations)
+        images: Any = result.images
+        if output_type != "pt":
+            images = list(map(to_image, images)) if output_type == "pil" else images.movedim(1, -1).numpy()
+        return PipelineOutput(images, result.images, result.evaluations)
 
 
 def _precision(dtype: torch.dtype) -> Precision:
@@ -172,9 +175,3 @@ def _seeds(
     if len(seed) != count:
         raise ValueError(f"There are {len(seed)} seeds for {count} images; give one number, or one seed per image.")
     return seed
-
-
-def _images(images: Tensor, kind: Output) -> Any:  # noqa: ANN401
-    if kind == "pil":
-        return [to_image(image) for image in images]
-    return images if kind == "pt" else images.movedim(1, -1).numpy()
