@@ -156,17 +156,6 @@ def test_networks_that_do_not_read_text_and_foreign_tokenizers_are_rejected(tmp_
         load_text_encoder(str(folder))
 
 
-@pytest.mark.parametrize(
-    "config", [[], {"down_block_types": ["X", "Y"]}, {"_class_name": None}], ids=["list", "blocks", "class"]
-)
-def test_an_invalid_autoencoder_is_rejected(config: dict | list, saved: Path, tmp_path: Path) -> None:
-    folder = copy(saved / "kl", tmp_path / "kl")
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | config if config else config))
-    with pytest.raises(ValueError, match=r"The autoencoder .* cannot be loaded \(.*\); pass a hub name"):
-        load_autoencoder(str(folder))
-
-
 def test_a_tokenizer_that_pads_on_the_left_changes_nothing(tmp_path: Path) -> None:
     encoder = load_text_encoder(str(save_bert(tmp_path, padding_side="left")))
     alone, together = encoder(["a red"]), encoder(["a red", "two blue square of a red"])
@@ -247,15 +236,6 @@ def test_a_network_error_is_recognised_behind_the_error_of_a_library(cause: Exce
     expected = r"named config.json\); advice" if isinstance(cause, KeyError) else "cannot be reached"
     with pytest.raises(ValueError, match=expected), loading("net", "name", "advice."):
         raise OSError("it does not appear to have a file named config.json") from cause
-
-
-def test_truncation_logs_no_warning_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warnings: list[tuple[object, ...]] = []
-    monkeypatch.setattr("transformers.tokenization_utils_base.logger.warning", lambda *words: warnings.append(words))
-    encoder = load_text_encoder(str(save_bert(tmp_path, model_max_length=4)))
-    assert encoder.lengths(["a red square of a blue circle"]) == [8]
-    encoder(["a red square of a blue circle"])
-    assert warnings == []
 
 
 def test_pickled_weights_are_rejected(saved: Path, tmp_path: Path) -> None:

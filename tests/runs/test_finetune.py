@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from small_runs import init_run
 
@@ -160,10 +159,3 @@ def test_a_card_names_the_initial_model_without_its_path(flow: Path, tmp_path: P
     assert "Fine-tuned from an unpublished model by LoRA of rank 2." in card
     assert str(flow) not in card
     assert "Fine-tuned" not in model_card(load_model(str(flow)), "flow")
-
-
-def test_inconsistent_settings_are_rejected(flow: Path) -> None:
-    with pytest.raises(ValidationError, match=r"set init\.model"):
-        init_run("fm", freeze=True)
-    with pytest.raises(ValidationError, match="exclude each other"):
-        init_run("fm", model=str(flow), freeze=True, lora=2)

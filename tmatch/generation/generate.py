@@ -130,10 +130,7 @@ def generate(
                 if callback is not None:
                     callback(snapshot)
 
-            options, seen_by = (
-                replace(params, guidance=params.guidance.of(images, len(seeds))),
-                observe if watched else None,
-            )
+            options = replace(params, guidance=params.guidance.of(images, len(seeds)))
             with counting(model.kernel, options) as evaluations, evaluating(model):
                 x = model.sample(
                     shape, rng, given, steps, options, sampler=sampler, callback=observe if watched else None
