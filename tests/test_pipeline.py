@@ -274,13 +274,13 @@ def test_a_private_model_is_not_uploaded_to_a_public_repository(
     assert "someone/shapes exists on the hub and is public" in error
     assert "hf upload" not in error, "that would publish it"
     assert "files" not in Hub.sent
-    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes") == "url/someone/shapes"
 
 
-def test_a_model_is_uploaded_with_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_uploaded_with_its_card(shared: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes", private=True) == "url/someone/shapes"
-    assert Hub.sent["private"] is True
+    for private in (False, True):
+        assert shared.push_to_hub("someone/shapes", private=private) == "url/someone/shapes"
+        assert Hub.sent["private"] is private
     assert Hub.sent["files"] == {"model.json", "model.safetensors", "README.md"}
 
 
