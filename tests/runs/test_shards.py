@@ -195,7 +195,7 @@ def test_several_folders_are_trained_on_together(shards: Path, tmp_path: Path) -
     main(["prepare", str(shards / "images"), "--autoencoder", other, *again, "--out", str(tmp_path / "c")])
     with pytest.raises(ValueError, match="another autoencoder, with other weights"):
         ShardSet(folders[0], tmp_path / "c")
-    with pytest.raises(ValueError, match="once"):
+    with pytest.raises(ValueError, match="twice"):
         ShardSet(folders[0], shards / "text" / ".." / "shards")
 
 
