@@ -1,10 +1,10 @@
 import pytest
 import torch
+from exact import ExactMean, GaussianMixture
 from laws import SHAPE, assert_moments, condition, small_model
 from torch import nn
 
 import tmatch as tm
-from tmatch.eval import ExactMean, GaussianMixture
 
 MEAN, COVARIANCE = torch.tensor([0.5]).double(), torch.tensor([[0.3]]).double()
 

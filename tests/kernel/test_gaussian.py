@@ -1,9 +1,9 @@
 import pytest
 import torch
+from exact import ExactMean, GaussianMixture
 from torch import nn
 
 import tmatch as tm
-from tmatch.eval import ExactMean, GaussianMixture
 from tmatch.kernel.gaussian import Std
 from tmatch.parametrization import PARAMETRIZATIONS
 from tmatch.process import PROCESSES
