@@ -13,8 +13,6 @@ def test_lower_precision_is_not_slower() -> None:
         assert device.peak("bfloat16") > device.peak("tf32") >= device.peak("float32")
 
 
-def test_an_unknown_device_raises_with_suggestions() -> None:
-    with pytest.raises(ValueError, match="did you mean A100 80GB, A100 40GB"):
+def test_an_unknown_device_raises() -> None:
+    with pytest.raises(ValueError, match="'A100'; choose from H100 SXM, A100 80GB"):
         find_device("A100")
-    with pytest.raises(ValueError, match="choose from H100 SXM"):
-        find_device("zzz")
