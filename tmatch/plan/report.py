@@ -53,10 +53,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "flops": {name: sampled.flops(name) for name in NETWORKS},
             "seconds": {name: plan.sampling_seconds(name) for name in NETWORKS},
             "min_seconds": plan.sampling_seconds(),
-            "min_seconds_by_steps": {
-                steps: {head: plan.sampling_seconds(transitions=steps, head_steps=head) for head in _head_steps(plan)}
-                for steps in _steps(plan)
-            },
+            "min_seconds_by_steps": _seconds_by_steps(plan),
         },
     }  # fmt: skip
 
@@ -112,21 +109,18 @@ def _sampling(plan: Plan) -> Table:
     return table
 
 
-def _steps(plan: Plan) -> tuple[int, ...]:
-    """Return the rows: the transitions of the model, if it allows no others."""
-    return (plan.sampling.transitions,) if plan.sampling.config.steps is None else STEPS
-
-
-def _head_steps(plan: Plan) -> tuple[int, ...]:
-    return HEAD_STEPS if plan.sampling.evaluations("head") else (plan.sampling.config.head_steps,)
+def _seconds_by_steps(plan: Plan) -> dict[int, dict[int, float]]:
+    """Return seconds by transitions and head steps; only the model's own where there is no choice."""
+    sampled = plan.sampling
+    rows = (sampled.transitions,) if sampled.config.steps is None else STEPS
+    columns = HEAD_STEPS if sampled.evaluations("head") else (sampled.config.head_steps,)
+    return {n: {k: plan.sampling_seconds(transitions=n, head_steps=k) for k in columns} for n in rows}
 
 
 def _times(plan: Plan) -> Table:
-    columns = [f"{head} head" if plan.sampling.evaluations("head") else "no head" for head in _head_steps(plan)]
+    rows, has_head = _seconds_by_steps(plan), plan.sampling.evaluations("head")
+    columns = [f"{head} head" if has_head else "no head" for head in next(iter(rows.values()))]
     table = Table("", *columns, title="Minimum seconds by transitions and head steps", min_width=56)
-    for steps in _steps(plan):
-        table.add_row(
-            str(steps),
-            *(f"{plan.sampling_seconds(transitions=steps, head_steps=head):,.3f}" for head in _head_steps(plan)),
-        )
+    for steps, row in rows.items():
+        table.add_row(str(steps), *(f"{seconds:,.3f}" for seconds in row.values()))
     return table
