@@ -43,14 +43,16 @@ def task_of(recipe: RunConfig) -> GeneratorTask:
     with seeded_init(recipe.train.seed):
         encoder = CONDITIONERS[settings.pop("kind")](**settings)
         model = recipe.network((4, 4, x.shape[-1]), encoder.width, codes)
-    return GeneratorTask(model, encoder, Captioned(InMemory(x), images.captions), recipe.caption_dropout)
+    return GeneratorTask(
+        model, encoder, Captioned(InMemory(x), images.captions), caption_dropout=recipe.caption_dropout
+    )
 
 
 def bare_step(trainer: Trainer) -> Callable[[], None]:
     """Forward, backward and AdamW on one fixed batch."""
     task, size = trainer.task, trainer.config.batch_size
     x, captions = task.training_set.data.x[:size], task.training_set.captions[:size]
-    ids, mask = task.encoder.tokenise(captions)
+    ids, mask = task.encoder.tokenize(captions)
 
     def step() -> None:
         task.model.loss(x, tm.RandomStreams.derive(0, 0, size), task.encoder.encode(ids, mask)).mean().backward()

@@ -4,11 +4,16 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 T = TypeVar("T")
 FREE: dict[str, Any] = {"resume": "free"}
 """Marks a field that may change when a run is resumed: `Field(..., json_schema_extra=FREE)`."""
+
+
+def free_field(default: Any, description: str, **constraints: Any) -> Any:  # noqa: ANN401
+    """Return a field that may change when a run is resumed."""
+    return Field(default=default, description=description, json_schema_extra=FREE, **constraints)
 
 
 class Config(BaseModel):

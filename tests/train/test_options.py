@@ -9,7 +9,7 @@ from laws import SHAPE, awake, condition
 
 import tmatch as tm
 from tmatch.times import FixedTime
-from tmatch.train import GeneratorTask, TrainConfig, Trainer
+from tmatch.train import GeneratorTask, TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_run import task, trainer
@@ -17,14 +17,8 @@ from small_run import task, trainer
 
 def test_validation_and_previews_change_no_weight(tmp_path: Path) -> None:
     plain = trainer(tmp_path / "plain", steps=6, validate_every=0)
-    watched = Trainer(
-        task(),
-        TrainConfig(
-            steps=6, batch_size=8, warmup=5, checkpoint_every=2, validate_every=2, preview_every=3, tensorboard=True
-        ),
-        tmp_path / "watched",
-        preview=lambda task: torch.zeros(3, 4, 4),
-    )
+    watched = trainer(tmp_path / "watched", steps=6, validate_every=2, preview_every=3, tensorboard=True)
+    watched.preview = lambda _: torch.zeros(3, 4, 4)
     assert plain.run()
     assert watched.run()
     for a, b in zip(plain.task.parameters(), watched.task.parameters(), strict=True):
@@ -52,8 +46,9 @@ def test_previews_use_the_precision_of_training(tmp_path: Path) -> None:
         seen.append(torch.is_autocast_enabled("cpu") and not torch.is_grad_enabled())
         return torch.zeros(3, 4, 4)
 
-    config = TrainConfig(steps=1, batch_size=8, preview_every=1, validate_every=0, precision="bfloat16", device="cpu")
-    Trainer(task(), config, tmp_path, preview=preview).run()
+    run = trainer(tmp_path, steps=1, preview_every=1, validate_every=0, precision="bfloat16", device="cpu")
+    run.preview = preview
+    assert run.run()
     assert seen == [True, True]
 
 

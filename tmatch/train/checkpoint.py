@@ -3,13 +3,13 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -18,35 +18,25 @@ from tmatch.migrate import FORMAT, migrate_settings, migrate_weight_name
 
 Tensors = dict[str, dict[str, Tensor]]
 """Named groups (model, ema, optimizer) of named tensors."""
-OTHERS = (
-    "model.safetensors",
-    "autoencoder.safetensors",
-    "result.json",
-    "record.json",
-    "metadata.jsonl",
-    "manifest.json",
-)
-"""Files of models, finished runs, checkpoints, generated images and data shards, which a new run must not overwrite."""
+OTHERS = r"(model|autoencoder)\.safetensors|(result|record|manifest)\.json|metadata\.jsonl"
+"""Files of models, finished runs, checkpoints, generated images and data shards, which no run overwrites."""
 WRITTEN = r"(model|ema|optimizer|shard-.*)\.safetensors(\.index\.json)?|record\.json"
 """Names of the files of a checkpoint; PyTorch names the parts that several processes write shard-*."""
 
 
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:
-    """Write `folder`/step-N atomically and keep the `keep` newest checkpoints.
-
-    If the process is killed at any moment, the newest checkpoint is complete.
-    """
-    begin(place := draft(folder))
+    """Write `folder`/step-N atomically and keep the `keep` newest checkpoints."""
+    begin(path := draft(folder))
     for name, group in tensors.items():
-        write_tensors(place / f"{name}.safetensors", group)
-    return commit(place, step, record, keep)
+        write_tensors(path / f"{name}.safetensors", group)
+    return commit(path, step, record, keep)
 
 
 def require_free(folder: Path) -> None:
     """Raise if a run would overwrite files of something else in a folder without checkpoints."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose a folder for the run.")
-    others = [name for name in OTHERS if (folder / name).exists()]
+    others = [file.name for file in folder.glob("*") if re.fullmatch(OTHERS, file.name)]
     foreign = (file for file in draft(folder).glob("[!.]*") if not re.fullmatch(WRITTEN, file.name))
     others += [str(file.relative_to(folder)) for file in foreign]
     if others and latest(folder) is None:
@@ -60,23 +50,23 @@ def draft(folder: Path) -> Path:
     return folder / "writing"
 
 
-def begin(place: Path) -> None:
+def begin(path: Path) -> None:
     """Create an empty draft."""
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
 
 
-def commit(place: Path, step: int, record: dict[str, Any], keep: int = 2) -> Path:
+def commit(path: Path, step: int, record: dict[str, Any], keep: int = 2) -> Path:
     """Turn a draft into the checkpoint of a step."""
-    folder = place.parent
+    folder = path.parent
     final = folder / f"step-{step:08d}"
-    contents = {"format": FORMAT, "step": step, "parts": len(_parts(place)), **record}
-    write_text(place / "record.json", json.dumps(contents, indent=2) + "\n")
-    sync(place)
+    contents = {"format": FORMAT, "step": step, "parts": len(_parts(path)), **record}
+    write_text(path / "record.json", json.dumps(contents, indent=2) + "\n")
+    sync(path)
     if final.exists():  # the same step, saved before
-        shutil.rmtree(place)
+        shutil.rmtree(path)
         return final
-    place.rename(final)
+    path.rename(final)
     sync(folder)
     for old in _all(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)  # may fail on a network disk while somebody reads it
@@ -84,26 +74,19 @@ def commit(place: Path, step: int, record: dict[str, Any], keep: int = 2) -> Pat
 
 
 def _all(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first."""
     return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
 
 
 def latest(folder: Path) -> Path | None:
     """Return the newest checkpoint of a run, if there is one."""
-    found = _all(folder)
-    return found[-1] if found else None
+    return next(iter(_all(folder)[::-1]), None)
 
 
-def record(path: Path, entries: Sequence[str] = ()) -> dict[str, Any]:
-    """Read record.json of a checkpoint, which must contain these entries; settings of format 1 are migrated."""
-    if not (path / "record.json").is_file():
-        raise ValueError(f"{path} is not a checkpoint: record.json is missing; {_ADVICE}")
-    try:
-        found = json.loads((path / "record.json").read_text())
-    except ValueError as error:
-        raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ADVICE}") from error
-    if not isinstance(found, dict) or not {"step", *entries} <= set(found):
-        raise ValueError(f"The checkpoint {path} is damaged (record.json is incomplete); {_ADVICE}")
+def record(path: Path) -> dict[str, Any]:
+    """Read record.json of a checkpoint; settings of format 1 are migrated."""
+    with _explained(path):
+        found: dict[str, Any] = json.loads((path / "record.json").read_text())
+        found["step"] += 0  # raises if it is missing or not a number
     if found.get("format", 1) < FORMAT and isinstance(found.get("settings"), dict):
         found["settings"] = migrate_settings(found["settings"])
     return found
@@ -113,7 +96,8 @@ def is_sharded(path: Path) -> bool:
     """Return whether several processes wrote a checkpoint in parts; raise if a part is missing."""
     found, parts = len(_parts(path)), record(path).get("parts", 0)
     if found != parts:
-        raise ValueError(f"The checkpoint {path} is damaged ({found} of its {parts} parts are present); {_ADVICE}")
+        with _explained(path):
+            raise ValueError(f"{found} of its {parts} parts are present")
     return found > 0
 
 
@@ -128,15 +112,15 @@ def flatten(tensors: Tensors) -> dict[str, Tensor]:
 
 def load(path: Path, group: str) -> dict[str, Tensor]:
     """Load a group of tensors of a checkpoint."""
-    names, sharded = _stored_names(path), is_sharded(path)
+    current, sharded = _current_names(path), is_sharded(path)
     with _explained(path):
         if not sharded:
-            return {names(name): tensor for name, tensor in load_file(path / f"{group}.safetensors").items()}
+            return {current(name): tensor for name, tensor in load_file(path / f"{group}.safetensors").items()}
         from tmatch.train import dcp  # takes a second, which others save
 
         shapes = {name: shape for name, shape in dcp.shapes(path).items() if name.startswith(f"{group}/")}
         dcp.read(path, tensors := {name: torch.empty(shape) for name, shape in shapes.items()})
-        return {names(name.removeprefix(f"{group}/")): tensor for name, tensor in tensors.items()}
+        return {current(name.removeprefix(f"{group}/")): tensor for name, tensor in tensors.items()}
 
 
 def fill(path: Path, tensors: Tensors, distribute_like: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -144,35 +128,27 @@ def fill(path: Path, tensors: Tensors, distribute_like: Callable[[Tensor, Tensor
 
     `distribute_like` distributes a full tensor as another one is.
     """
-    names, sharded, own = _stored_names(path), is_sharded(path), flatten(tensors)
-    with _explained(path):
-        if sharded:
-            from tmatch.train import dcp  # takes a second, which others save
+    if is_sharded(path):
+        from tmatch.train import dcp  # takes a second, which others save
 
+        current, own = _current_names(path), flatten(tensors)
+        with _explained(path):
             saved = dcp.shapes(path)
-            _require_same(path, {names(name): shape for name, shape in saved.items()}, own)
-            dcp.read(path, {name: own[names(name)] for name in saved})
-            return
-        _require_same(path, {names(name): shape for name, shape in _shapes(path, list(tensors)).items()}, own)
-        for group in tensors:
-            for name, value in load_file(path / f"{group}.safetensors").items():
-                tensor = own[names(f"{group}/{name}")]
-                with torch.no_grad():
-                    tensor.copy_(distribute_like(value, tensor))
+        _require_same(path, {current(name): shape for name, shape in saved.items()}, own)
+        with _explained(path):
+            dcp.read(path, {name: own[current(name)] for name in saved})
+        return
+    for group, own in tensors.items():
+        loaded = load(path, group)
+        _require_same(path, {name: value.shape for name, value in loaded.items()}, own)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(distribute_like(loaded[name], tensor))
 
 
-def _stored_names(path: Path) -> Callable[[str], str]:
+def _current_names(path: Path) -> Callable[[str], str]:
     """Return the mapping from the names in a checkpoint to the current ones."""
     return migrate_weight_name if record(path).get("format", 1) < FORMAT else str
-
-
-def _shapes(path: Path, groups: Sequence[str]) -> dict[str, torch.Size]:
-    found: dict[str, torch.Size] = {}
-    for group in groups:
-        with safe_open(path / f"{group}.safetensors", "pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                found[f"{group}/{name}"] = torch.Size(file.get_slice(name).get_shape())
-    return found
 
 
 def _require_same(path: Path, saved: Mapping[str, torch.Size], own: Mapping[str, Tensor]) -> None:
@@ -181,11 +157,7 @@ def _require_same(path: Path, saved: Mapping[str, torch.Size], own: Mapping[str,
         if theirs != ours:
             shapes = ["missing" if shape is None else f"of shape {list(shape)}" for shape in (theirs, ours)]
             reason = f"{name} is {shapes[0]} in the checkpoint and {shapes[1]} in the model."
-            raise Mismatch(f"The checkpoint {path} has another architecture: {reason}")
-
-
-class Mismatch(ValueError):
-    """The checkpoint is intact but belongs to another model."""
+            raise ValueError(f"The checkpoint {path} has another architecture: {reason}")
 
 
 @contextmanager
@@ -193,12 +165,11 @@ def _explained(path: Path) -> Iterator[None]:
     """Turn errors of a damaged checkpoint into one sentence."""
     try:
         yield
-    except Mismatch:
-        raise
-    except FileNotFoundError as error:
-        raise ValueError(f"The checkpoint {path} is damaged ({Path(str(error)).name} is missing); {_ADVICE}") from error
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"The checkpoint {path} is damaged ({error}); {_ADVICE}") from error
-
-
-_ADVICE = "remove its folder to resume from the previous checkpoint, or start a new run."
+    except (FileNotFoundError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        reason = str(error)
+        if isinstance(error, FileNotFoundError):
+            reason = f"{Path(error.filename or reason).name} is missing"
+        raise ValueError(
+            f"The checkpoint {path} is damaged ({reason}); remove its folder to resume from the previous checkpoint, "
+            "or start a new run."
+        ) from error

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from tmatch.config import FREE, Config
+from tmatch.config import Config, free_field
 from tmatch.ranks import rank_and_world_size
 from tmatch.tensors import Device, Precision, matmul_precision, resolve_device
 
@@ -18,9 +18,7 @@ class TrainConfig(Config):
 
     steps: int = Field(gt=0, description="optimizer steps")
     batch_size: int = Field(default=128, gt=0, description="samples per step, over all processes")
-    gradient_accumulation_steps: int = Field(
-        default=1, gt=0, description="micro-batches per step and process, to save memory", json_schema_extra=FREE
-    )
+    gradient_accumulation_steps: int = free_field(1, "micro-batches per step and process, to save memory", gt=0)
     learning_rate: float = Field(default=1e-3, gt=0, description="peak learning rate")
     warmup: int = Field(default=100, ge=0, description="steps of linear warm-up")
     cooldown: float = Field(default=0.0, ge=0, le=1, description="fraction of the steps of linear decay to 0")
@@ -28,23 +26,15 @@ class TrainConfig(Config):
     betas: tuple[Beta, Beta] = Field(default=(0.9, 0.99), description="betas of AdamW")
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradient norm above which gradients are clipped")
     ema_decay: float = Field(default=0.999, ge=0, lt=1, description="decay of the averaged weights")
-    checkpoint_every: int = Field(default=500, gt=0, description="steps between checkpoints", json_schema_extra=FREE)
-    validate_every: int = Field(
-        default=500, ge=0, description="steps between validations; 0 disables them", json_schema_extra=FREE
-    )
-    preview_every: int = Field(
-        default=0, ge=0, description="steps between sample sheets; 0 disables them", json_schema_extra=FREE
-    )
-    tensorboard: bool = Field(default=False, description="TensorBoard logs", json_schema_extra=FREE)
-    compile: bool = Field(default=False, description="torch.compile for the networks", json_schema_extra=FREE)
+    checkpoint_every: int = free_field(500, "steps between checkpoints", gt=0)
+    validate_every: int = free_field(500, "steps between validations; 0 disables them", ge=0)
+    preview_every: int = free_field(0, "steps between sample sheets; 0 disables them", ge=0)
+    tensorboard: bool = free_field(False, "TensorBoard logs")
+    compile: bool = free_field(False, "torch.compile for the networks")
     precision: Precision = Field(default="float32", description="precision of matrix products")
-    device: Device = Field(default="auto", description="device; auto: the accelerator, if any", json_schema_extra=FREE)
-    parallel: Literal["ddp", "fsdp"] = Field(
-        default="ddp", description="replicated (DDP) or sharded (FSDP2) weights under torchrun", json_schema_extra=FREE
-    )
-    replicas: int = Field(
-        default=1, gt=0, description="groups of processes that each hold all FSDP shards (HSDP)", json_schema_extra=FREE
-    )
+    device: Device = free_field("auto", "device; auto: the accelerator, if any")
+    parallel: Literal["ddp", "fsdp"] = free_field("ddp", "replicated (DDP) or sharded (FSDP2) weights under torchrun")
+    replicas: int = free_field(1, "groups of processes that each hold all FSDP shards (HSDP)", gt=0)
     seed: int = Field(default=0, ge=0, lt=2**31, description="seed of weights, data order and noise")
 
     @model_validator(mode="after")

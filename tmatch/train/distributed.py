@@ -1,6 +1,5 @@
 """The interface between the training loop and the processes that run it, and its single-process implementation."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,56 +14,54 @@ Module = TypeVar("Module", bound=nn.Module)
 T = TypeVar("T")
 
 
-class Distributed(ABC):
-    """The processes that train together: how they hold the weights, communicate and save."""
+class Distributed:
+    """The processes that train together: how they hold the weights, communicate and save.
 
-    rank: int
-    world: int
+    The methods of this class are those of a single process.
+    """
+
+    rank = 0
+    world = 1
 
     def local_parts(self, accumulation_steps: int) -> range:
         """Return the micro-batches that this process computes, of `accumulation_steps` x `world` per step."""
         return range(self.rank * accumulation_steps, (self.rank + 1) * accumulation_steps)
 
-    @abstractmethod
     def prepare(self, module: nn.Module, fsdp_modules: Sequence[nn.Module]) -> Callable[..., Tensor]:
         """Distribute a module for training; return the callable that computes its forward pass."""
+        return module
 
-    @abstractmethod
+    def shard(self, module: nn.Module, fsdp_modules: Sequence[nn.Module]) -> None:
+        """Distribute a module that is not trained, such as the averaged weights, like the trained one."""
+
     def no_sync(self) -> AbstractContextManager[None]:
         """Accumulate gradients locally, for all micro-batches of a step but the last."""
+        return nullcontext()
 
-    @abstractmethod
     def mean(self, value: Tensor) -> float:
         """Return the mean of a scalar over all processes."""
+        return value.item()
 
-    @abstractmethod
     def any_rank(self, flag: bool) -> bool:
         """Return whether the flag is set on any process."""
+        return flag
 
-    @abstractmethod
     def broadcast(self, value: T) -> T:
         """Return the value of rank 0."""
+        return value
 
-    @abstractmethod
     def barrier(self) -> None:
         """Wait for all processes, for hours if necessary."""
 
-    @abstractmethod
     def gather(self, module: Module) -> Module | None:
         """Return the module with all of its weights on rank 0, for previews and evaluation, and None elsewhere."""
-
-    @abstractmethod
-    def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
-        """Start to write a checkpoint of the run in `out`; `finish_save` completes it."""
-
-    def shard(self, module: nn.Module, fsdp_modules: Sequence[nn.Module]) -> None:  # noqa: B027
-        """Distribute a module that is not trained, such as the averaged weights, like the trained one."""
+        return module
 
     def to_device(self, module: Module) -> Module:
         """Move a gathered module to the device."""
         return module
 
-    def offload(self) -> None:  # noqa: B027
+    def offload(self) -> None:
         """Move the gathered module off the device, to leave its memory to training."""
 
     def to_local(self, tensor: Tensor) -> Tensor:
@@ -79,39 +76,16 @@ class Distributed(ABC):
         """Distribute a full tensor as another one is."""
         return tensor.to(other.device)
 
-    def finish_save(self, wait: bool = False) -> None:  # noqa: B027
+    def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
+        """Start to write a checkpoint of the run in `out`; `finish_save` completes it."""
+        checkpoint.save(out, step, tensors, record)
+
+    def finish_save(self, wait: bool = False) -> None:
         """Commit the checkpoint that `save` started if it is written, or `wait` for it."""
 
-    def drain(self) -> None:  # noqa: B027
+    def drain(self) -> None:
         """Finish all communication, so that the process may exit."""
 
 
 class SingleProcess(Distributed):
     """One process with all weights."""
-
-    rank = 0
-    world = 1
-
-    def prepare(self, module: nn.Module, fsdp_modules: Sequence[nn.Module]) -> Callable[..., Tensor]:
-        return module
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def mean(self, value: Tensor) -> float:
-        return value.item()
-
-    def any_rank(self, flag: bool) -> bool:
-        return flag
-
-    def broadcast(self, value: T) -> T:
-        return value
-
-    def barrier(self) -> None:
-        pass
-
-    def gather(self, module: Module) -> Module | None:
-        return module
-
-    def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
-        checkpoint.save(out, step, tensors, record)

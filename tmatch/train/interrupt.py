@@ -23,17 +23,15 @@ def mark_preempted() -> None:
 def interruptions() -> Iterator[list[int]]:
     """Yield a list that collects SIGINT and SIGTERM instead of stopping; it stays empty outside the main thread."""
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
 
     def note(number: int, _: object) -> None:
         received.append(number)
         _seen.append(number)
 
-    before = [signal.signal(number, note) for number in _SIGNALS]
+    numbers = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield received
     finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)

@@ -14,7 +14,7 @@ def init_distributed(config: TrainConfig) -> Distributed:
         return SingleProcess()
     from tmatch.train import parallel  # takes a second, which a single process saves
 
-    device = parallel.init_process_group(config.resolve_device())
+    device = config.resolve_device()
     if config.parallel == "ddp":
         return parallel.DDP(device)
     return parallel.FSDP(device, torch.bfloat16 if config.precision == "bfloat16" else None, config.replicas)

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,22 +27,15 @@ class ProgressReport:
             TextColumn("{task.fields[loss]}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
         )  # fmt: skip
-        self._bar = Progress(*columns, console=console, disable=not (on and console.is_terminal))
-        self._task = self._bar.add_task("training", total=steps, loss="", speed="")
+        self.bar = Progress(*columns, console=console, disable=not (on and console.is_terminal))
+        self._task = self.bar.add_task("training", total=steps, loss="", speed="")
         self._lines = on and not console.is_terminal
         self._steps = steps
         self._last = time.monotonic()
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
     def at(self, step: int, loss: str = "", speed: str = "") -> None:
         """Report the state after a step."""
-        self._bar.update(self._task, completed=step, loss=loss, speed=speed)
+        self.bar.update(self._task, completed=step, loss=loss, speed=speed)
         if self._lines and time.monotonic() - self._last > REPORT_SECONDS:
             self._last = time.monotonic()
             print(f"tmatch: step {step} of {self._steps}, {loss}, {speed}", file=sys.stderr, flush=True)
@@ -101,55 +94,31 @@ class Monitor:
                 for where, value in values.items():
                     self.board.add_scalar(f"validation {weights}/{where}", value, step)
 
-    def has_validation(self, step: int) -> bool:
-        """Return whether the validation losses of a step are logged."""
-        return any(line["step"] == step for line in self.validations.read())
-
     def image(self, step: int, weights: str, image: Tensor) -> None:
         """Write a preview (3, height, width) in [0, 1]."""
         save_image(image, self._image_file(step, weights), scale=4)
         if self.board is not None:
             self.board.add_image(weights, image, step)
 
-    def has_image(self, step: int, weights: str) -> bool:
-        """Return whether the preview of a step exists."""
-        return self._image_file(step, weights).is_file()
+    def evaluated(self, step: int) -> tuple[bool, bool]:
+        """Return whether the validation losses and the last preview of a step were written."""
+        return any(line["step"] == step for line in self.validations.read()), self._image_file(step, "ema").is_file()
 
     def _image_file(self, step: int, weights: str) -> Path:
         return self.out / "previews" / f"step-{step:08d}-{weights}.png"
 
     def truncate(self, step: int) -> None:
-        """Start or resume after a step: remove later records and partial files."""
+        """Remove records after a step, and partial files; open TensorBoard."""
         for draft in (self.out / "previews").glob(".*.writing"):
             draft.unlink()
         self.losses.truncate(step)
         self.validations.truncate(step)
         if self.tensorboard and self.board is None:
-            self.board = _board(self.out / "tensorboard", step)
+            with needs_extra("TensorBoard logging", "tensorboard"):
+                from torch.utils.tensorboard import SummaryWriter
+            self.board = SummaryWriter(str(self.out / "tensorboard"), purge_step=step + 1)
 
     def flush(self) -> None:
         """Write everything to disk."""
         if self.board is not None:
             self.board.flush()
-
-
-class SilentMonitor(Monitor):
-    """Writes nothing: rank 0 does."""
-
-    def __init__(self) -> None:
-        super().__init__(Path())
-
-    def loss(self, step: int, loss: float, rate: float) -> None:
-        pass
-
-    def validation(self, step: int, losses: dict[str, dict[str, float]]) -> None:
-        pass
-
-    def truncate(self, step: int) -> None:
-        pass
-
-
-def _board(folder: Path, step: int) -> Any:  # noqa: ANN401
-    with needs_extra("TensorBoard logging", "tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter(str(folder), purge_step=step + 1)

@@ -25,19 +25,14 @@ TIMEOUT = timedelta(hours=2)
 """Timeout where rank 0 works alone, for example on previews; PyTorch's default timeout applies elsewhere."""
 
 
-def init_process_group(device: torch.device) -> torch.device:
-    """Join the process group that torchrun describes in the environment."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return device
-
-
 class MultiProcess(Distributed):
-    """Communication between the processes of the default process group."""
+    """Communication between the processes that torchrun describes in the environment."""
 
     def __init__(self, device: torch.device) -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
         self.device = device

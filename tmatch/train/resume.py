@@ -24,8 +24,8 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
 
     A setting that only one side has counts as its default on the other.
     """
-    record, out, train = checkpoint.record(newest, ("settings",)), newest.parent, train_config(config)
-    step, saved = record["step"], record["settings"]
+    record, out, train = checkpoint.record(newest), newest.parent, _train_config(config)
+    step, saved = record["step"], record.get("settings")
     if not isinstance(saved, dict) or not saved:
         raise ValueError(f"The newest checkpoint of {out} does not contain its settings; remove its folder.")
     defaults = _flat(default_settings(config))
@@ -54,15 +54,13 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
     return int(step)
 
 
-def train_config(config: Config) -> TrainConfig:
-    """Return the training settings of a run's configuration, which may be nothing else."""
+def _train_config(config: Config) -> TrainConfig:
     train = config if isinstance(config, TrainConfig) else getattr(config, "train", None)
     assert isinstance(train, TrainConfig), "the configuration of a run has a field `train`"
     return train
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings under dotted names."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

@@ -22,7 +22,7 @@ from tmatch.train.config import TrainConfig
 from tmatch.train.distributed import Distributed
 from tmatch.train.interrupt import interruptions, mark_preempted, preempted
 from tmatch.train.launch import init_distributed
-from tmatch.train.monitor import Monitor, ProgressReport, SilentMonitor
+from tmatch.train.monitor import Monitor, ProgressReport
 from tmatch.train.resume import CONTENTS, require_same_run
 
 Preview = Callable[["Task"], Tensor]
@@ -96,7 +96,7 @@ class Trainer:
             self.optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
         self.step = 0
         self.resumed = False
-        self.monitor = Monitor(out, config.tensorboard) if self.distributed.rank == 0 else SilentMonitor()
+        self.monitor = Monitor(out, config.tensorboard)  # of rank 0
         if config.compile:
             for network in task.compile_modules():
                 network.compile()
@@ -115,19 +115,19 @@ class Trainer:
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
         report = ProgressReport(self.config.steps, progress and self.distributed.rank == 0)
-        with report, interruptions() as interrupted, self.config.matmul_precision():
+        with report.bar, interruptions() as interrupted, self.config.matmul_precision():
             report.at(self.step)
-            overdue = self._overdue() if self.step and self.distributed.rank == 0 else (False, False)
-            self._evaluate(*self.distributed.broadcast(overdue))
+            self._evaluate(*self.distributed.broadcast(self._overdue() if self.step else (False, False)))
             while self.step < last and not self.distributed.any_rank(bool(interrupted)):
                 loss = self.update()
-                self.monitor.loss(self.step, loss, self.config.learning_rate_at(self.step - 1))
+                if self.distributed.rank == 0:
+                    self.monitor.loss(self.step, loss, self.config.learning_rate_at(self.step - 1))
                 speed = (self.step - first) * self.config.batch_size / (time.perf_counter() - started)
                 report.at(self.step, f"loss {loss:.4f}", f"{speed:.0f} images/s")
                 self.distributed.finish_save()
                 if self.step % self.config.checkpoint_every == 0 or self.step == last:
                     self.save()
-                self._evaluate(*self._is_due())
+                self._evaluate(*self._due())
             if self.step < last:
                 self.save()
             self.distributed.finish_save(wait=True)
@@ -137,16 +137,18 @@ class Trainer:
         self.distributed.drain()
         return self.step == last
 
-    def _is_due(self) -> tuple[bool, bool]:
+    def _due(self) -> tuple[bool, bool]:
         """Return whether a validation and a preview are due."""
-        preview = self.preview is not None and _due(self.step, self.config.preview_every)
-        return _due(self.step, self.config.validate_every), preview
+        validate, preview = (
+            every > 0 and self.step % every == 0 for every in (self.config.validate_every, self.config.preview_every)
+        )
+        return validate, preview and self.preview is not None
 
     def _overdue(self) -> tuple[bool, bool]:
         """Return which of them are missing, because the run stopped between saving and evaluation."""
-        validate, preview = self._is_due()
-        missing = not self.monitor.has_validation(self.step), not self.monitor.has_image(self.step, "ema")
-        return validate and missing[0], preview and missing[1]
+        validate, preview = self._due()
+        has_validation, has_preview = self.monitor.evaluated(self.step)
+        return validate and not has_validation, preview and not has_preview
 
     def _evaluate(self, validate: bool, preview: bool) -> None:
         """Validate and preview, with the current weights and with their average.
@@ -192,9 +194,7 @@ class Trainer:
         norm = self.distributed.full_tensor(nn.utils.clip_grad_norm_(self.task.parameters(), self.config.max_grad_norm))
         self.optimizer.step()
         self.optimizer.zero_grad()
-        averaged, weights = (
-            [self.distributed.to_local(p) for p in task.parameters()] for task in (self.ema, self.task)
-        )
+        averaged, weights = ([self.distributed.to_local(p) for p in t.parameters()] for t in (self.ema, self.task))
         get_ema_multi_avg_fn(self.config.ema_decay_at(self.step))(averaged, weights, None)
         total = self.distributed.mean(torch.stack(losses).cpu().double().sum())  # synchronizes with the device
         if not math.isfinite(total) or not torch.isfinite(norm):
@@ -228,12 +228,9 @@ class Trainer:
                 checkpoint.fill(newest, self._state(), self.distributed.distribute_like)
                 self.step = step
             self.resumed = True
-            self.monitor.truncate(self.step)
+            if self.distributed.rank == 0:
+                self.monitor.truncate(self.step)
 
     def _locked(self) -> AbstractContextManager[None]:
         """Lock the folder of the run."""
         return locked(self.out) if self.distributed.rank == 0 else nullcontext()
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
