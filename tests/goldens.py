@@ -41,17 +41,10 @@ def variant_values(name: str) -> dict[str, Tensor]:
     norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
     guidance = tm.ClassifierFreeGuidance(condition(1, seed=9), scale=2.5)
     samples = {
-        kind: tm.generate(
-            model,
-            shape_of(name),
-            range(2),
-            condition(2),
-            steps=steps_of(name),
-            params=tm.SamplingParams(guidance=guide),
-            sampler=sampler,
-        ).x
-        for kind, guide in {"sample": tm.NoGuidance(), "guided": guidance}.items()
-    }
+        kind: tm.generate(model, shape_of(name), range(2), condition(2), steps=steps_of(name), params=params,
+                          sampler=sampler).x
+        for kind, params in {"sample": tm.SamplingParams(), "guided": tm.SamplingParams(guidance=guidance)}.items()
+    }  # fmt: skip
     return {"loss": loss.detach(), "gradient": norm, **samples}
 
 

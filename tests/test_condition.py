@@ -34,7 +34,5 @@ def test_invalid_conditions_are_rejected() -> None:
         Condition.dense(torch.ones(3, 4))
     with pytest.raises(ValueError, match="mask of a condition must be boolean"):
         Condition(torch.ones(3, 4, 2), torch.ones(3, 5, dtype=torch.bool))
-    with pytest.raises(ValueError, match="cannot be padded to 2"):
-        Condition.dense(torch.ones(3, 4, 2)).padded(2)
     with pytest.raises(ValueError, match="3 conditions for 4 images"):
         Condition.dense(torch.ones(3, 4, 2)).repeated(4)

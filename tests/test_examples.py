@@ -20,11 +20,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
 def test_example_runs(
-    command: list[str],
-    image: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: list[str], image: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, threads = tmp_path / "new folder" / "image.png", torch.get_num_threads()
     monkeypatch.setattr("sys.argv", [*command, *(["--out", str(out)] if image else [])])
@@ -34,9 +30,3 @@ def test_example_runs(
     printed = capsys.readouterr().out
     assert "evaluations" in printed or "correlation" in printed
     assert out.exists() == image
-
-
-def test_the_quickstart_trains_with_a_loop_of_20_lines() -> None:
-    source = (EXAMPLES / "quickstart.py").read_text()
-    body = source.split("def train(")[1].split("\n\n\n")[0]
-    assert len(body.splitlines()) <= 20

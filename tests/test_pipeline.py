@@ -8,15 +8,16 @@ from typing import ClassVar
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import save_kl_autoencoder, save_text_encoder, tiny_autoencoder
+from tiny import save_kl_autoencoder, save_text_encoder
 
 from tmatch.app.cli import main
 from tmatch.codec.diffusers import load_autoencoder
+from tmatch.conditioning.transformers import load_text_encoder
 from tmatch.data.images import to_image
-from tmatch.hub import fingerprint
+from tmatch.hub import HubOptions
 from tmatch.pipeline import Pipeline
 from tmatch.runs import MODELS, load_model
-from tmatch.runs.export import drop_paths, export
+from tmatch.runs.export import export
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,6 @@ def test_images_have_the_requested_size(name: str) -> None:
         ({"seed": [1, 2]}, "2 seeds"),
         ({"seed": 1.5}, "seed"),
         ({"seed": 1, "generator": torch.Generator()}, "generator"),
-        ({"generator": [5]}, "generator"),
         ({"output_type": "jpg"}, "output_type"),
         ({"height": 33}, "33"),
         ({"height": 0}, "0"),
@@ -117,7 +117,6 @@ def test_bfloat16_gives_nearly_the_same_images(tmp_path: Path) -> None:
     fine = Pipeline.from_pretrained("shapes-dtm-mean")
     for coarse in (
         Pipeline.from_pretrained("shapes-dtm-mean", dtype=torch.bfloat16),
-        Pipeline.from_pretrained("shapes-dtm-mean", torch_dtype=torch.bfloat16),
         Pipeline.from_pretrained("shapes-dtm-mean").to(torch.bfloat16),
         Pipeline.from_pretrained("shapes-dtm-mean").to("cpu", torch.bfloat16).to("cpu"),
     ):
@@ -135,11 +134,8 @@ def test_an_unsupported_dtype_is_rejected(shared: Pipeline) -> None:
     for dtype in (torch.float16, "bfloat16"):
         with pytest.raises(ValueError, match="bfloat16"):
             Pipeline.from_pretrained("shapes-fm", dtype=dtype)
-    with pytest.raises(ValueError, match="torch_dtype"):
-        Pipeline.from_pretrained("shapes-fm", dtype=torch.bfloat16, torch_dtype=torch.float32)
-    for arguments in ((torch.bfloat16, "cpu"), ("cpu", torch.float64)):
-        with pytest.raises(ValueError, match=r"dtype|float64"):
-            shared.to(*arguments)
+    with pytest.raises(ValueError, match="float64"):
+        shared.to("cpu", torch.float64)
     assert shared.precision == "float32"
 
 
@@ -159,26 +155,6 @@ def test_the_model_card_describes_the_model_and_keeps_edits(tmp_path: Path) -> N
     (tmp_path / "mine" / "README.md").write_text("other notes")
     main(["export", str(tmp_path / "mine"), "--out", str(tmp_path / "third")])
     assert (tmp_path / "third" / "README.md").read_text().startswith("---\nlibrary_name: tmatch")
-
-
-def test_an_export_that_failed_on_a_full_disk_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["export", "shapes-fm", "--out", str(tmp_path / "mine")]
-
-    def full(_: object, file: Path) -> None:
-        file.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as disk:
-        disk.setattr("tmatch.files.save_file", full)
-        with pytest.raises(SystemExit, match="2"):
-            main(command)
-    assert "No space left on device" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [], "no partial file is left"
-    (tmp_path / "mine").mkdir()
-    main(command)
-    load_model(str(tmp_path / "mine"))
 
 
 @pytest.fixture(scope="module")
@@ -220,18 +196,6 @@ def test_local_encoders_are_exported_with_the_model(prepared_run: Path) -> None:
         shutil.move(folder / f"{name}-away", folder / name)
 
 
-def test_an_exported_tiny_autoencoder_loads_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warnings: list[str] = []
-    monkeypatch.setattr("diffusers.configuration_utils.logger.warning", warnings.append)
-    network = tiny_autoencoder()
-    network.save_pretrained(tmp_path)
-    load_autoencoder(str(tmp_path))
-    assert len(warnings) == 1, "diffusers writes keys that it does not read"
-    drop_paths(tmp_path / "config.json", type(network))
-    assert fingerprint(load_autoencoder(str(tmp_path)).network) == fingerprint(network)
-    assert len(warnings) == 1
-
-
 def test_only_data_and_no_code_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requested = {}
 
@@ -261,7 +225,7 @@ def test_a_missing_model_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         Pipeline.from_pretrained("someone/nothing", local_files_only=True)
     for path in ("/nope", "./nope", "../nope", "~/nope", str(tmp_path / "nope")):
-        with pytest.raises(ValueError, match=f"There is no folder {path}; pass the folder of a model"):
+        with pytest.raises(ValueError, match=f"There is no folder {path}"):
             Pipeline.from_pretrained(path)
     with pytest.raises(ValueError, match="There is no model 'shapes-fmm'"):
         Pipeline.from_pretrained("shapes-fmm")
@@ -270,26 +234,12 @@ def test_a_missing_model_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_encoders_are_loaded_with_the_hub_options_of_the_model(
     prepared_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from diffusers import AutoencoderKL
-    from transformers import AutoConfig, AutoTokenizer, T5EncoderModel
-
-    requested: list[tuple[object, object]] = []
-
-    def watched(kind: type, method: str) -> None:
-        before = getattr(kind, method).__func__
-
-        def watch(cls: type, name: str, *given: object, **how: object) -> object:
-            requested.append((how.get("token"), how.get("local_files_only")))
-            return before(cls, name, *given, **how)
-
-        monkeypatch.setattr(kind, method, classmethod(watch))
-
-    for kind in (AutoConfig, AutoTokenizer, T5EncoderModel, AutoencoderKL):
-        watched(kind, "from_pretrained")
-    watched(AutoencoderKL, "load_config")
+    requested: list[object] = []
+    for load in (load_autoencoder, load_text_encoder):
+        watch = lambda *given, load=load: requested.append(given[-1]) or load(*given)  # noqa: E731
+        monkeypatch.setattr(f"tmatch.datasets.shards.{load.__name__}", watch)
     Pipeline.from_pretrained(prepared_run / "run", token="secret", local_files_only=True)
-    assert len(requested) >= 5
-    assert set(requested) == {("secret", True)}
+    assert requested == [HubOptions("secret", offline=True)] * 2
 
 
 class Hub:
@@ -324,24 +274,21 @@ def test_a_private_model_is_not_uploaded_to_a_public_repository(
     assert "someone/shapes exists on the hub and is public" in error
     assert "hf upload" not in error, "that would publish it"
     assert "files" not in Hub.sent
-    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes") == "url/someone/shapes"
 
 
-def test_a_model_is_uploaded_with_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_uploaded_with_its_card(shared: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    assert Pipeline.from_pretrained("shapes-fm").push_to_hub("someone/shapes", private=True) == "url/someone/shapes"
-    assert Hub.sent["private"] is True
+    for private in (False, True):
+        assert shared.push_to_hub("someone/shapes", private=private) == "url/someone/shapes"
+        assert Hub.sent["private"] is private
     assert Hub.sent["files"] == {"model.json", "model.safetensors", "README.md"}
 
 
 def test_a_failed_upload_keeps_the_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Unreachable(Exception):
-        """An error of an HTTP client."""
-
     def fail(*_: object, **__: object) -> None:
-        raise Unreachable("connection reset")
+        raise RuntimeError("connection reset")
 
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", fail)
     with pytest.raises(SystemExit, match="2"):

@@ -19,10 +19,7 @@ class Condition:
         if self.tokens.ndim != 3:
             raise ValueError(f"A condition must have shape (batch, length, width); got {tuple(self.tokens.shape)}.")
         if self.mask.shape != self.tokens.shape[:2] or self.mask.dtype != torch.bool:
-            raise ValueError(
-                f"The mask of a condition must be boolean of shape {tuple(self.tokens.shape[:2])}; "
-                f"got {self.mask.dtype} {tuple(self.mask.shape)}."
-            )
+            raise ValueError("The mask of a condition must be boolean of shape (batch, length), like its tokens.")
 
     @classmethod
     def dense(cls, tokens: Tensor) -> "Condition":
@@ -38,15 +35,10 @@ class Condition:
     def padded(self, length: int) -> "Condition":
         """The condition padded to a length."""
         extra = length - self.tokens.shape[1]
-        if extra < 0:
-            raise ValueError(f"A condition of length {self.tokens.shape[1]} cannot be padded to {length}.")
         return Condition(pad(self.tokens, (0, 0, 0, extra)), pad(self.mask, (0, extra))) if extra else self
 
     def trimmed(self) -> "Condition":
-        """The condition cut to the longest of the batch, since padding costs as much as text.
-
-        Reading the mask synchronizes with the GPU: trim a condition before moving it there.
-        """
+        """The condition cut to the longest of the batch; trim before moving to a GPU, since it reads the mask."""
         used = self.mask.any(0).nonzero()
         length = int(used[-1]) + 1 if len(used) else 1
         return Condition(self.tokens[:, :length], self.mask[:, :length])

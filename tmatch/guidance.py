@@ -65,22 +65,11 @@ class NoGuidance(Guidance):
         return Branches((condition,), (1.0,))
 
 
-def constant(progress: float) -> float:
-    """The full scale throughout."""
-    return 1.0
-
-
-def rising(progress: float) -> float:
-    """From no guidance at the start to the full scale at the end, linearly (MAR's 'linear')."""
-    return progress
-
-
-def falling(progress: float) -> float:
-    """From the full scale at the start to no guidance at the end, linearly (NextStep's 'linear')."""
-    return 1.0 - progress
-
-
-GUIDANCE_SCHEDULES: dict[str, Callable[[float], float]] = {"constant": constant, "rising": rising, "falling": falling}
+GUIDANCE_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "rising": lambda progress: progress,  # from no guidance to the full scale: MAR's "linear"
+    "falling": lambda progress: 1.0 - progress,  # from the full scale to no guidance: NextStep's "linear"
+}
 
 
 @dataclass(frozen=True)
@@ -94,12 +83,12 @@ class ClassifierFreeGuidance(Guidance):
     null: Condition
     scale: float = 6.5
     interval: tuple[float, float] = (0.0, 1.0)
-    schedule: Callable[[float], float] = constant
+    schedule: Callable[[float], float] = GUIDANCE_SCHEDULES["constant"]
 
     def __post_init__(self) -> None:
+        low, high = self.interval
         if not math.isfinite(self.scale):
             raise ValueError(f"The guidance scale must be finite (1 disables guidance); got {self.scale}.")
-        low, high = self.interval
         if not 0 <= low <= high <= 1:
             raise ValueError(f"The guidance interval must satisfy 0 <= low <= high <= 1; got {self.interval}.")
         require_finite("The null condition", self.null.tokens)
@@ -108,8 +97,6 @@ class ClassifierFreeGuidance(Guidance):
         """w at this progress."""
         low, high = self.interval
         factor = self.schedule(progress) if low <= progress <= high else 0.0
-        if not math.isfinite(factor):
-            raise ValueError(f"The guidance schedule must return finite numbers; got {factor} at {progress}.")
         return 1 + (self.scale - 1) * factor
 
     def of(self, images: slice, total: int) -> "ClassifierFreeGuidance":

@@ -2,6 +2,8 @@
 
 import hashlib
 import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,20 +47,31 @@ class HubOptions:
         return {"token": self.token, "local_files_only": self.offline}
 
 
-def require_path(what: str, name: str) -> None:
+def require_path(name: str) -> None:
     """Reject a name that can only be a path, such as /nets/vae, ./vae or ~/vae, if it does not exist."""
     if (Path(name).is_absolute() or name.startswith(("./", "../", "~"))) and not Path(name).exists():
-        raise ValueError(f"There is no folder {name}; pass the folder of {what}, or its name on the hub.")
+        raise ValueError(f"There is no folder {name}; check the path, or pass a name on the hub.")
 
 
-def unavailable(what: str, error: Exception, advice: str) -> ValueError:
-    """The error for something that cannot be loaded: the hub is unreachable, or a library failed."""
-    if _unreachable(error):
-        return ValueError(
-            f"The {what} is not cached on this machine and the hub cannot be reached; check the network, "
-            "HF_HUB_OFFLINE and local_files_only."
-        )
-    return ValueError(f"The {what} cannot be loaded ({first_line(error)}); {advice}")
+@contextmanager
+def loading(what: str, name: str, advice: str) -> Iterator[None]:
+    """Turn the errors of other libraries, which are of many kinds, into one sentence with advice."""
+    require_path(name)
+    try:
+        yield
+    except Exception as error:
+        if _unreachable(error):
+            raise ValueError(
+                f"The {what} '{name}' is not cached on this machine and the hub cannot be reached; check the network, "
+                "HF_HUB_OFFLINE and local_files_only."
+            ) from error
+        raise ValueError(f"The {what} '{name}' cannot be loaded ({first_line(error)}); {advice}") from error
+
+
+def require_weights(missing: Iterable[str]) -> None:
+    """Reject a network whose files lack weights."""
+    if names := sorted(missing):
+        raise ValueError(f"its files are incomplete and lack {names[0]}")
 
 
 def _unreachable(error: BaseException | None) -> bool:
@@ -76,10 +89,8 @@ def download(name: str, revision: str | None = None, hub: HubOptions = HubOption
     """A cached copy of a model on the hub."""
     with needs_extra(f"The hub model {name}", "t2i"):
         from huggingface_hub import snapshot_download
-    try:
+    with loading("hub model", name, "check its name."):
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(ALLOWED_FILES), **hub.arguments()))
-    except Exception as error:  # the hub's client raises errors of many kinds
-        raise unavailable(f"hub model '{name}'", error, "check its name.") from error
 
 
 class AlreadyPublic(ValueError):
@@ -93,12 +104,10 @@ def upload(folder: Path, name: str, private: bool = False, token: str | None = N
     api = HfApi(token=token)
     try:
         api.create_repo(name, private=private, exist_ok=True)
-        if private and not api.model_info(name).private:
-            raise AlreadyPublic(f"{name} exists on the hub and is public; make it private there, or use another name.")
-        return str(api.upload_folder(repo_id=name, folder_path=folder, allow_patterns=list(ALLOWED_FILES)))
-    except AlreadyPublic:
-        raise
+        if not private or api.model_info(name).private:
+            return str(api.upload_folder(repo_id=name, folder_path=folder, allow_patterns=list(ALLOWED_FILES)))
     except Exception as error:  # the hub's client raises errors of many kinds
         denied = getattr(getattr(error, "response", None), "status_code", None) in (401, 403)
         advice = "log in with `hf auth login`" if denied else "check the name and the network"
         raise ValueError(f"{name} could not be uploaded to the hub ({first_line(error)}); {advice}.") from error
+    raise AlreadyPublic(f"{name} exists on the hub and is public; make it private there, or use another name.")

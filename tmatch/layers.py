@@ -34,7 +34,7 @@ class TimeEmbedding(nn.Module):
 
 
 class TimeModulation(nn.Module):
-    """`parts` modulations of equal width from a time: (..., parts * width)."""
+    """`parts` modulations of equal width."""
 
     def __init__(self, width: int, parts: int) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from tmatch.process import Process
 from tmatch.rng import RandomStreams
 from tmatch.sampler import Sampler
 from tmatch.sampling import Callback, SamplingParams, Snapshot
-from tmatch.tensors import State, positive_int, require_finite, require_shape
+from tmatch.tensors import State, require_finite, require_shape
 from tmatch.times import FixedTime, Grid, Steps, Times
 
 
@@ -58,12 +58,6 @@ class Model(nn.Module, ABC):
         """The times that Algorithm 2 visits; raises if this model cannot take those steps."""
         return self.parametrization.grid(self.times, steps)
 
-    def source(self, shape: Sequence[int], rng: RandomStreams) -> State:
-        """X_0 ~ p_0."""
-        for side in shape:
-            positive_int("Each side of the shape", side)
-        return self.process.source(shape, rng)
-
     def transitions(self, steps: Steps | None = None, sampler: Sampler = Sampler()) -> int:
         """The number of transitions that `sample` makes."""
         return sum(bool(t_next > t) for t, t_next in sampler.steps(self.grid(steps)))
@@ -100,7 +94,7 @@ class TransitionMatching(Model):
         grid, process = self.grid(steps), self._sampling_process(sampler)
         if start is None and grid[0] != 0:
             raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time; pass it as `start`.")
-        x_t = self.source(shape, rng) if start is None else start  # X_0 ~ p_0
+        x_t = self.process.source(shape, rng) if start is None else start  # X_0 ~ p_0
         require_shape("The starting state", x_t, shape)
         x_t = checked("The starting state", x_t, rng, condition)
         if callback is not None:
@@ -119,23 +113,18 @@ class TransitionMatching(Model):
         return x_t
 
     def _sampling_process(self, sampler: Sampler) -> Process:
-        """The sampler's process; raises if the model cannot follow it."""
         process = sampler.process(self.process)
-        if process is not self.process:
-            if isinstance(self.parametrization, NextState):
-                raise ValueError(
-                    f"{type(sampler).__name__} changes the noise of the process, but a model that predicts NextState "
-                    "has learned that noise; use the default sampler."
-                )
-            self.kernel.check(process, self.parametrization)
+        if process is not self.process and isinstance(self.parametrization, NextState):
+            raise ValueError(
+                f"{type(sampler).__name__} changes the noise of the process, but a model that predicts NextState has "
+                "learned that noise; use the default sampler."
+            )
+        self.kernel.check(process, self.parametrization)
         return process
 
 
 class FullHistoryMatching(Model):
-    """A path X_1, ..., X_T in which each state depends on all earlier ones, learned as a whole: FHTM.
-
-    There is no Markov chain, so Algorithm 1 samples no t: teacher forcing takes every transition of a path at once.
-    """
+    """A path in which each state depends on all earlier ones: FHTM. Teacher forcing learns every transition at once."""
 
     kernel: FullHistory
     times: Grid
@@ -159,13 +148,10 @@ class FullHistoryMatching(Model):
         params: SamplingParams = SamplingParams(), *, sampler: Sampler = Sampler(), start: State | None = None,
         callback: Callback | None = None,
     ) -> State:  # fmt: skip
-        """X_1, ..., X_T token by token, always from the first state, since the others need their history."""
         grid = self.grid(steps)
-        if sampler != Sampler():
-            raise ValueError(f"Full-history models support the default sampler only, not {type(sampler).__name__}.")
-        if start is not None:
-            raise ValueError("Full-history models cannot start from a state, since they need its history; omit start.")
-        x_t = checked("The starting state", self.source(shape, rng), rng, condition)  # X_0 ~ p_0
+        if sampler != Sampler() or start is not None:
+            raise ValueError("Full-history models need the default sampler and cannot start from a given state.")
+        x_t = checked("The starting state", self.process.source(shape, rng), rng, condition)  # X_0 ~ p_0
         if callback is not None:
             callback(Snapshot("start", float(grid[0]), x_t))
         states = self.kernel.states(x_t, grid.tolist(), None, condition, rng, params, callback)
@@ -180,10 +166,8 @@ def checked(name: str, x: State, rng: RandomStreams, condition: Condition | None
     require_finite(name, x)
     if condition is not None:
         if not isinstance(condition, Condition):
-            raise ValueError(
-                f"condition must be a tmatch.Condition; got {type(condition).__name__}. Embed class labels or text as "
-                "vectors first: Condition.dense(embedding(labels)[:, None])."
-            )
+            raise ValueError("Embed class labels or text first: Condition.dense(embedding(labels)[:, None]).")
         require_finite("The condition", condition.tokens)
-    rng.require_streams(len(x))
+    if len(rng) != len(x):
+        raise ValueError(f"Got {len(rng)} random streams for {len(x)} images; pass one seed per image.")
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tmatch.data.images import to_image
 from tmatch.generation import Evaluations
-from tmatch.generation.config import require_applicable
+from tmatch.generation.config import SamplingConfig, require_applicable
 from tmatch.hub import HubOptions, download, require_path, upload
 from tmatch.rng import next_seed
 from tmatch.runs import MODELS, LoadedModel, load_model
@@ -67,7 +67,7 @@ class Pipeline:
         No code of the model is run, and weights are safetensors. `dtype` is torch.float32 or torch.bfloat16.
         """
         name, precision, hub = str(name), _precision(dtype), HubOptions(token, local_files_only)
-        require_path("a model", name)
+        require_path(name)
         on_hub = name not in MODELS and not Path(name).exists() and name.count("/") == 1
         if on_hub or name.startswith(HUB):
             name = str(download(name.removeprefix(HUB), revision, hub))
@@ -127,6 +127,18 @@ class Pipeline:
         each = [text for text in prompts for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
         options = {"steps": num_inference_steps, "guidance": guidance_scale, **sampling}
         options = {name: value for name, value in options.items() if value is not None}
+        config, seeds = self._sampling(options), _seeds(seed, generator, len(each))
+        size: dict[str, Any] = {"height": height, "width": width, "batch_size": batch_size}
+        result = self.networks.generate(each, seeds, config, negative=negative_prompt, precision=self.precision, **size)
+        for warning in self.networks.prompt_warnings([*each, negative_prompt], height, width):
+            warnings.warn(warning, stacklevel=2)
+        images: Any = result.images
+        if output_type != "pt":
+            images = list(map(to_image, images)) if output_type == "pil" else images.movedim(1, -1).numpy()
+        return PipelineOutput(images, result.images, result.evaluations)
+
+    def _sampling(self, options: dict[str, Any]) -> SamplingConfig:
+        """The sampling of the model with other options; an error names the argument of `__call__`."""
         try:
             config = self.config.sampling.updated(**options)
         except ValidationError as error:
@@ -134,19 +146,7 @@ class Pipeline:
             name = {"steps": "num_inference_steps", "guidance": "guidance_scale"}.get(key := str(wrong["loc"][0]), key)
             raise ValueError(f"{name}: {wrong['msg']}, got {wrong['input']!r}.") from error
         require_applicable(self.networks.model.kernel, options)
-        result = self.networks.generate(
-            each,
-            _seeds(seed, generator, len(each)),
-            config,
-            negative=negative_prompt,
-            height=height,
-            width=width,
-            batch_size=batch_size,
-            precision=self.precision,
-        )
-        for warning in self.networks.prompt_warnings([*each, negative_prompt], height, width):
-            warnings.warn(warning, stacklevel=2)
-        return PipelineOutput(_images(result.images, output_type), result.images, result.evaluations)
+        return config
 
 
 def _precision(dtype: torch.dtype) -> Precision:
@@ -172,9 +172,3 @@ def _seeds(
     if len(seed) != count:
         raise ValueError(f"There are {len(seed)} seeds for {count} images; give one number, or one seed per image.")
     return seed
-
-
-def _images(images: Tensor, kind: Output) -> Any:  # noqa: ANN401
-    if kind == "pil":
-        return [to_image(image) for image in images]
-    return images if kind == "pt" else images.movedim(1, -1).numpy()

@@ -28,11 +28,8 @@ def _splitmix64(x: Tensor) -> Tensor:
 
 @contextmanager
 def seeded_init(seed: int) -> Iterator[None]:
-    """Initialize networks built in this context, on the CPU, from the seed, and restore the global generator.
-
-    Other devices are not touched: each of several processes would initialize all of them.
-    """
-    with torch.random.fork_rng(devices=[]):
+    """Initialize networks built in this context, on the CPU, from the seed, and restore the global generator."""
+    with torch.random.fork_rng(devices=[]):  # each of several processes would initialize all devices
         torch.default_generator.manual_seed(seed)
         yield
 
@@ -48,15 +45,11 @@ def next_seed(generator: torch.Generator) -> int:
 class RandomStreams:
     """One stream of random numbers per image: a pure function of (seed, position in the stream).
 
-    An image gets the same numbers in any batch, and on any device up to the rounding of log and cos. All streams of a
-    batch are evaluated in one vectorized pass.
+    An image gets the same numbers in any batch, and on any device up to the rounding of log and cos.
     """
 
     def __init__(
-        self,
-        seeds: Iterable[int] | Tensor,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        self, seeds: Iterable[int] | Tensor, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:
         if not isinstance(seeds, Tensor):
             try:
@@ -89,11 +82,6 @@ class RandomStreams:
         moved = copy(self)
         moved._keys = self._keys.to(device)
         return moved
-
-    def require_streams(self, images: int) -> None:
-        """Raise unless there is one stream per image."""
-        if len(self) != images:
-            raise ValueError(f"Got {len(self)} random streams for {images} images; pass one seed per image.")
 
     @property
     def device(self) -> torch.device:

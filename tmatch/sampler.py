@@ -1,8 +1,7 @@
 """Samplers: the order in which Algorithm 2 visits its times, and the noise it adds on the way.
 
-A sampler is chosen when sampling, not when training: the weights are the same. It may go back in time (`steps`) and
-replace the process by one with the same marginals (`process`). To add one, write a class here and a row of `SAMPLERS`;
-`build_sampler` and the command line find it by name.
+A sampler is chosen when sampling: the weights are the same. It may go back in time (`steps`) and replace the process by
+one with the same marginals (`process`). To add one, write a class here and a row of `SAMPLERS`.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,8 +34,7 @@ class Sampler:
 class RestartSampler(Sampler):
     """At time `late`, add noise to return to `early`, `times` times, for each interval (Xu et al., 2023).
 
-    The defaults are the paper's: 1000 steps become 2400 transitions. Ends of intervals move to the nearest time of the
-    grid.
+    The defaults are the paper's: 1000 steps become 2400 transitions.
     """
 
     intervals: tuple[tuple[float, float, int], ...] = ((0.6, 0.4, 1), (0.8, 0.6, 3), (1.0, 0.8, 3))
@@ -45,8 +43,7 @@ class RestartSampler(Sampler):
         for late, early, times in self.intervals:
             if not (0 <= early < late <= 1 and times >= 1):
                 raise ValueError(
-                    f"A restart interval is (late, early, times) with 0 <= early < late <= 1 and times >= 1; "
-                    f"got {(late, early, times)}."
+                    f"A restart interval is (late, early, times), 0 <= early < late <= 1; got {self.intervals}."
                 )
 
     def steps(self, grid: Tensor) -> Iterator[tuple[Time, Time]]:
@@ -54,9 +51,7 @@ class RestartSampler(Sampler):
         for late, early, times in self.intervals:
             high, low = (int((grid - t).abs().argmin()) for t in (late, early))
             if high == low:
-                raise ValueError(
-                    f"{len(grid) - 1} steps are too few to restart from t = {late} at {early}; use more steps."
-                )
+                raise ValueError(f"{len(grid) - 1} steps are too few to restart from t = {late} at {early}.")
             back.setdefault(high, []).extend([low] * times)
         for index, step in enumerate(pairwise(grid), start=1):
             yield step
@@ -105,7 +100,6 @@ def build_sampler(spec: str) -> Sampler:
     name, _, given = spec.partition(":")
     make = lookup("sampler", SAMPLERS, name)
     try:
-        numbers = [float(number) for number in given.split(",")] if given else []
-        return make(*numbers)
+        return make(*map(float, given.split(",") if given else ()))
     except TypeError:
         raise ValueError(f"The sampler '{name}' does not take the arguments '{given}'.") from None

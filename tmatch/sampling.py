@@ -36,11 +36,6 @@ def intermediates(tokens: int, parts: int = 4) -> set[int]:
     return {round(tokens * k / parts) for k in range(1, parts)} - {0, tokens}
 
 
-def interpolate_time(t: float, t_next: float, fraction: float) -> float:
-    """The time at which this fraction of a transition's tokens is sampled."""
-    return t + (t_next - t) * fraction
-
-
 def _require_temperature(temperature: float) -> None:
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be a finite number of at least 0; got {temperature}.")

@@ -9,7 +9,6 @@ import operator
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
 from typing import Literal, SupportsIndex, TypeVar, get_args
 
 import torch
@@ -47,11 +46,9 @@ def positive_int(name: str, value: SupportsIndex) -> int:
 
 def merge(x: State, patch: tuple[int, ...]) -> State:
     """Join neighbouring tokens: (b, r, c, d) -> (b, r/p, c/q, p q d); for sequences (b, n, d) -> (b, n/p, p d)."""
-    grid = x.shape[1:-1]
-    if len(patch) != len(grid):
-        raise ValueError(f"The patch {patch} and the token grid {tuple(grid)} have different numbers of dimensions.")
-    if any(p < 1 or size % p for size, p in zip(grid, patch, strict=True)):
-        raise ValueError(f"The token grid {tuple(grid)} is not divisible into patches of {patch}.")
+    grid = tuple(x.shape[1:-1])
+    if len(patch) != len(grid) or any(size % p for size, p in zip(grid, patch, strict=True)):
+        raise ValueError(f"The token grid {grid} is not divisible into patches of {patch}.")
     if len(patch) == 1:
         return rearrange(x, "b (n p) d -> b n (p d)", p=patch[0])
     return rearrange(x, "b (r p) (c q) d -> b r c (p q d)", p=patch[0], q=patch[1])
@@ -59,8 +56,6 @@ def merge(x: State, patch: tuple[int, ...]) -> State:
 
 def split(x: State, patch: tuple[int, ...]) -> State:
     """Undo `merge`."""
-    if x.ndim != len(patch) + 2 or x.shape[-1] % prod(patch):
-        raise ValueError(f"Tokens {tuple(x.shape)} cannot be split into patches of {patch}.")
     if len(patch) == 1:
         return rearrange(x, "b n (p d) -> b (n p) d", p=patch[0])
     return rearrange(x, "b r c (p q d) -> b (r p) (c q) d", p=patch[0], q=patch[1])
@@ -75,8 +70,7 @@ def require_shape(name: str, x: Tensor, shape: Sequence[int]) -> None:
 def require_finite(name: str, x: Tensor) -> None:
     """Raise on NaN and infinity where data enters; meta tensors pass."""
     if not x.is_meta and not torch.isfinite(x).all():
-        bad = int((~torch.isfinite(x)).sum())
-        raise ValueError(f"{name} contains {bad} non-finite values (NaN or infinity).")
+        raise ValueError(f"{name} contains non-finite values (NaN or infinity).")
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

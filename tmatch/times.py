@@ -73,15 +73,11 @@ class Grid(Times):
     points: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        grid = as_grid(self.points)
-        if grid[0] != 0 or grid[-1] != 1:
-            raise ValueError(
-                f"A training grid must start at 0 and end at 1; got {self.points[0]} to {self.points[-1]}."
-            )
+        if as_grid(self.points)[[0, -1]].tolist() != [0, 1]:
+            raise ValueError(f"A training grid must start at 0 and end at 1; got {self.points}.")
 
     @classmethod
     def uniform(cls, steps: int) -> Self:
-        """T equal steps."""
         count = positive_int("The number of steps", steps)
         return cls(tuple(i / count for i in range(count + 1)))
 
@@ -105,7 +101,6 @@ class Grid(Times):
 
     @property
     def steps(self) -> int:
-        """The paper's T."""
         return len(self.points) - 1
 
     def sample(self, rng: RandomStreams) -> tuple[Time, Time]:
@@ -123,17 +118,11 @@ class Grid(Times):
         chosen = self.steps if steps is None else parse_steps(steps)
         if isinstance(chosen, int):
             if chosen > self.steps:
-                raise ValueError(
-                    f"This model was trained on {self.steps} times and takes at most {self.steps} steps, not {chosen}; "
-                    "train with Continuous() times to sample with any number of steps."
-                )
+                raise ValueError(f"This model takes at most {self.steps} steps, as in training; got {chosen}.")
             return points[[round(i * self.steps / chosen) for i in range(chosen + 1)]]
         unknown = [float(t) for t in chosen[:-1] if (points - t).abs().min() > 1e-6]
         if unknown:
-            raise ValueError(
-                f"This model was not trained at t = {unknown}; choose from its grid {self.points}, "
-                "or train with Continuous() times."
-            )
+            raise ValueError(f"This model was not trained at t = {unknown}; choose from its grid {self.points}.")
         return chosen
 
 
@@ -158,7 +147,6 @@ class Uniform:
     """t ~ U[0, 1]."""
 
     def sample(self, rng: RandomStreams, *shape: int) -> Tensor:
-        """Sample times, (batch, *shape)."""
         return rng.uniform(*shape)
 
 
@@ -180,13 +168,11 @@ class Continuous(Times):
         return f"continuous, {self.steps} steps"
 
     def sample(self, rng: RandomStreams) -> tuple[Time, Time]:
-        """The step is infinitesimal: the time after t is t itself."""
         t = self.density.sample(rng)
-        return t, t
+        return t, t  # the step is infinitesimal
 
     def nearest(self, t: float) -> FixedTime:
         return FixedTime(t, t)
 
     def grid(self, steps: Steps | None) -> Tensor:
-        """Equal steps for a number; any list of times otherwise."""
         return time_grid(self.steps if steps is None else steps)

@@ -79,9 +79,8 @@ def _readout(backbone: nn.Module, channels: int) -> nn.Linear:
 
 
 def _distribution(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> TokenDistribution:
-    tokens = prod(head.patch or (1,))
-    context_width = tokens * _integer(backbone, "width")
-    network = HEADS[head.kind](tokens * channels, context_width, head.width, head.depth, timed)
+    tokens, width = prod(head.patch or (1,)), _integer(backbone, "width")
+    network = HEADS[head.kind](tokens * channels, tokens * width, head.width, head.depth, timed)
     return DISTRIBUTIONS[head.distribution](network, head.samples_per_token, DENSITIES[head.density])
 
 
@@ -94,58 +93,47 @@ def _in_turn(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool =
 def _categorical(backbone: nn.Module, codebook_size: int | None) -> Categorical:
     if codebook_size is None:
         raise ValueError("Discrete variants need codebook_size, the number of codes of the autoencoder.")
-    if _integer(backbone, "channels") == 1:
-        raise ValueError("The backbone reads an embedding of each code: build it with as many channels as its width.")
     return Categorical(codebook_size, _integer(backbone, "channels"), _integer(backbone, "width"))
 
 
-def mean(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
-    """E[Y | X_t] by a linear readout, without a head."""
+def _mean(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
     return MeanKernel(backbone, _readout(backbone, channels))
 
 
-def gaussian(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
-    """N(E[Y | X_t], w_t^2 I) in the limit w_t = 0, by a linear readout, without a head."""
+def _gaussian(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
     return GaussianKernel(backbone, _readout(backbone, channels))
 
 
-def parallel_flow(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
-    """All tokens in parallel by the head."""
+def _parallel(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
     return ParallelFlow(backbone, _distribution(backbone, channels, head), head.patch, head.token_fraction)
 
 
-def residual_flow(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
-    """The mean by a linear readout, the residual of all tokens in parallel by the head."""
+def _residual(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
     distribution = _distribution(backbone, channels, head)
     return ResidualFlow(backbone, _readout(backbone, channels), distribution, head.patch, head.token_fraction)
 
 
-def autoregressive(dependent: bool = False) -> KernelFactory:
-    """Token after token by the head, given X_t and the tokens before."""
+def _autoregressive(dependent: bool) -> KernelFactory:
     return lambda backbone, channels, head, _: Autoregressive(backbone, _in_turn(backbone, channels, head), dependent)
 
 
-def full_history(dependent: bool = False) -> KernelFactory:
-    """Token after token by the head, given every earlier state and token; no time."""
+def _full_history(dependent: bool) -> KernelFactory:
     return lambda backbone, channels, head, _: FullHistory(
         backbone, _in_turn(backbone, channels, head, timed=False), channels, dependent
     )
 
 
-def masked(ratio: MaskingRatio) -> KernelFactory:
-    """Sets of tokens by the head, given X_t and the known tokens."""
+def _masked(ratio: MaskingRatio) -> KernelFactory:
     return lambda backbone, channels, head, _: Masked(
         backbone, _in_turn(backbone, channels, head), channels, _integer(backbone, "channels"), ratio
     )
 
 
-def causal_codes(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
-    """Code after code by a softmax."""
+def _causal_codes(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
     return FullHistory(backbone, _categorical(backbone, codebook_size), _integer(backbone, "channels"))
 
 
-def masked_codes(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
-    """Sets of codes by a softmax, given the known codes."""
+def _masked_codes(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
     return MaskedCodes(backbone, _categorical(backbone, codebook_size), CosineRatio())
 
 
@@ -175,9 +163,7 @@ class Variant:
     ) -> Model:
         """The model on any backbone, for tokens of `channels` numbers; discrete variants need a `codebook_size`."""
         if getattr(backbone, "timed", self.timed) != self.timed:
-            need = (
-                "reads the time: use a DiT" if self.timed else "reads no time: use a Llama, or a DiT with timed=False"
-            )
+            need = "reads the time: use a DiT" if self.timed else "reads no time: use a Llama, or an untimed DiT"
             raise ValueError(f"This variant needs a backbone that {need}.")
         kernel = self.kernel(backbone, channels, head, codebook_size)
         return self.model(self.process, self.parametrization, kernel, self.times)
@@ -189,7 +175,7 @@ _INDEPENDENT = IndependentLinearProcess()
 
 def _artm(times: Grid, process: Process = _INDEPENDENT, dependent: bool = False) -> Variant:
     return Variant(
-        process, NextState(), autoregressive(dependent), times,
+        process, NextState(), _autoregressive(dependent), times,
         given="token by token by flow matching, given (t, X_t, X_{t+1}^{<i})",
         attention="full on X_t, causal on X_{t+1}", evaluations="T n",
     )  # fmt: skip
@@ -197,7 +183,7 @@ def _artm(times: Grid, process: Process = _INDEPENDENT, dependent: bool = False)
 
 def _fhtm(times: Grid, process: Process = _INDEPENDENT, dependent: bool = False) -> Variant:
     return Variant(
-        process, NextState(), full_history(dependent), times, model=FullHistoryMatching,
+        process, NextState(), _full_history(dependent), times, model=FullHistoryMatching,
         given="token by token by flow matching, given (X_0, ..., X_t, X_{t+1}^{<i})",
         attention="causal", evaluations="T n", timed=False,
     )  # fmt: skip
@@ -205,7 +191,7 @@ def _fhtm(times: Grid, process: Process = _INDEPENDENT, dependent: bool = False)
 
 def _martm(times: Grid, ratio: MaskingRatio) -> Variant:
     return Variant(
-        _INDEPENDENT, NextState(), masked(ratio), times,
+        _INDEPENDENT, NextState(), _masked(ratio), times,
         given=f"random sets of tokens, {ratio}, by flow matching, given (t, X_t, the known)", evaluations="T K",
         embeds=True,
     )  # fmt: skip
@@ -213,27 +199,27 @@ def _martm(times: Grid, ratio: MaskingRatio) -> Variant:
 
 VARIANTS: dict[str, Variant] = {
     "dtm": Variant(
-        LinearProcess(), Difference(), parallel_flow, Continuous(steps=32),
+        LinearProcess(), Difference(), _parallel, Continuous(steps=32),
         given="all tokens in parallel, each by flow matching, given (t, X_t)",
     ),
     "dtm-32": Variant(
-        LinearProcess(), Difference(), parallel_flow, Grid.uniform(32),
+        LinearProcess(), Difference(), _parallel, Grid.uniform(32),
         given="all tokens in parallel, each by flow matching, given (t, X_t)",
     ),
     "dtm-mean": Variant(
-        LinearProcess(), Difference(), residual_flow, Continuous(steps=32),
+        LinearProcess(), Difference(), _residual, Continuous(steps=32),
         given="the mean by regression, the residual as in dtm, given (t, X_t); not in the paper",
     ),
     "fm": Variant(
-        LinearProcess(), Difference(), mean, Continuous(steps=256),
+        LinearProcess(), Difference(), _mean, Continuous(steps=256),
         given="the mean, given (t, X_t): an Euler step",
     ),
     "ddpm": Variant(
-        DiffusionProcess(_VP), NoiseState(), gaussian, Grid.uniform(1000),
+        DiffusionProcess(_VP), NoiseState(), _gaussian, Grid.uniform(1000),
         given="Gaussian, given (t, X_t); the chain adds variance beta-tilde",
     ),
     "x-prediction": Variant(
-        DiffusionProcess(_VP), CleanState(), gaussian, Grid.uniform(1000),
+        DiffusionProcess(_VP), CleanState(), _gaussian, Grid.uniform(1000),
         given="Gaussian, given (t, X_t); the chain adds variance beta-tilde",
     ),
     "ar": _artm(Grid.uniform(1)),
@@ -250,12 +236,12 @@ VARIANTS: dict[str, Variant] = {
     "martm-2": _martm(Grid.exponential(2), CosineRatio()),
     "martm-3": _martm(Grid.exponential(3), CosineRatio()),
     "ar-discrete": Variant(
-        _INDEPENDENT, NextState(), causal_codes, Grid.uniform(1), model=FullHistoryMatching,
+        _INDEPENDENT, NextState(), _causal_codes, Grid.uniform(1), model=FullHistoryMatching,
         given="code by code, categorical, given the codes before",
         attention="causal", evaluations="n", timed=False, discrete=True, embeds=True,
     ),
     "mar-discrete": Variant(
-        _INDEPENDENT, NextState(), masked_codes, Grid.uniform(1),
+        _INDEPENDENT, NextState(), _masked_codes, Grid.uniform(1),
         given="random sets of codes, categorical, given the known", evaluations="K", discrete=True, embeds=True,
     ),
 }  # fmt: skip

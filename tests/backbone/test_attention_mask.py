@@ -8,7 +8,7 @@ from torch import Tensor
 import tmatch as tm
 from tmatch.backbone import attention, dit
 from tmatch.backbone.attention import AttentionMask, attend, attention_mask
-from tmatch.backbone.text import read_condition
+from tmatch.backbone.cache import read_condition
 from tmatch.plan.training import loss_of
 
 LENGTH, TOKENS = 6, 5

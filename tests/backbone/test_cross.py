@@ -43,14 +43,6 @@ def test_folding_changes_neither_the_result_nor_any_gradient(length: int) -> Non
         assert_close(folded, separate, atol=1e-9, rtol=1e-9)
 
 
-def test_folding_keeps_the_dtype() -> None:
-    layer = awake(CrossAttention(WIDTH, HEADS)).bfloat16()
-    x, given = torch.randn(2, 60, WIDTH).bfloat16(), caption(2)
-    assert layer.folds(2, 60)
-    y = layer(x, layer.keys(tm.Condition(given.tokens.bfloat16(), given.mask)))
-    assert y.dtype == torch.bfloat16
-
-
 def test_a_condition_of_padding_alone_adds_the_bias() -> None:
     layer, x = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH)
     nothing = tm.Condition(torch.randn(2, 3, WIDTH), torch.zeros(2, 3, dtype=torch.bool))
@@ -62,18 +54,19 @@ def test_a_condition_of_padding_alone_adds_the_bias() -> None:
 def test_padding_has_no_influence() -> None:
     layer, x, given = awake(CrossAttention(WIDTH, HEADS)), torch.randn(2, 60, WIDTH), caption(3)
     assert layer.folds(3, 60)
-    before = layer(x, layer.keys(given))
-    given.tokens[~given.mask] = 1e6
-    assert_close(layer(x, layer.keys(given)), before)
+    hidden = tm.Condition(given.tokens.masked_fill(~given.mask[..., None], 1e6), given.mask)
+    for one in (layer, unfolded(layer)):
+        assert_close(one(x, one.keys(hidden)), one(x, one.keys(given)))
 
 
-def test_decoding_never_folds() -> None:
-    """Every token would read keys and values as wide as itself."""
+def test_neither_decoding_nor_qk_norm_folds() -> None:
+    """In decoding, every token would read keys and values as wide as itself."""
     assert not any(CrossAttention(64, heads).folds(length, 1) for heads in (1, 2, 8) for length in range(1, 99))
+    assert not CrossAttention(WIDTH, HEADS, qk_norm=True).folds(1, 256)
 
 
-@pytest.mark.parametrize("tokens", [4, 16, 64, 256])
-@pytest.mark.parametrize("length", [1, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("tokens", [4, 64, 256])
+@pytest.mark.parametrize("length", [1, 8, 64])
 def test_folding_needs_to_save_a_third(tokens: int, length: int, benchmark: Callable[[str], ModuleType]) -> None:
     flops = benchmark("flops").flops
     layer = CrossAttention(WIDTH, HEADS).requires_grad_(False)
@@ -110,7 +103,3 @@ def test_replaced_projections_are_called(part: str, kind: str) -> None:
     REPLACEMENTS[kind](getattr(layer, part))
     assert not layer.folds(2, 60)
     assert not torch.allclose(layer(x, layer.keys(given)), before, atol=1e-2)
-
-
-def test_qk_norm_rules_out_folding() -> None:
-    assert not CrossAttention(WIDTH, HEADS, qk_norm=True).folds(1, 256)

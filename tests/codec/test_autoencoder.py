@@ -42,17 +42,6 @@ def test_decoded_images_are_in_range() -> None:
     assert image.max() <= 1
 
 
-def test_bad_images_are_rejected() -> None:
-    for shape, words in (
-        ((3, 32, 32), r"\(batch, 3, height, width\); got \(3, 32, 32\)\.$"),
-        ((1, 1, 32, 32), r"got \(1, 1, 32, 32\)\.$"),
-        ((1, 32, 32, 3), r"move the channels first with images\.movedim\(-1, 1\)"),
-        ((1, 3, 30, 32), "divisible by 4"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            small().encode(torch.zeros(*shape))
-
-
 def test_a_codec_rejects_images_of_a_wrong_layout_or_range() -> None:
     codec = Codec(Patchify((2, 2)))
     image = torch.rand(1, 3, 4, 4)
@@ -66,3 +55,5 @@ def test_a_codec_rejects_images_of_a_wrong_layout_or_range() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             codec.encode(wrong)
+    with pytest.raises(ValueError, match="divisible by 4"):
+        small().encode(torch.zeros(1, 3, 30, 32))

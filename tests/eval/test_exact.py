@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 import torch
+from exact import ExactMean, GaussianMixture, PosteriorKernel
 from laws import assert_moments
 from torch import Tensor, nn
 
 import tmatch as tm
-from tmatch.eval import ExactMean, GaussianMixture, PosteriorKernel
 from tmatch.parametrization import PARAMETRIZATIONS
 from tmatch.process import PROCESSES
 
@@ -103,39 +103,6 @@ def test_flow_matching_shrinks_the_covariance_less_with_more_steps() -> None:
 def test_independent_tokens_follow_their_recursion(steps: int) -> None:
     mean, covariance = closed_form(steps, stochastic=True, per_token=True)
     assert_moments(sample(dtm(GAUSSIAN, per_token=True), 3, steps), mean, covariance)
-
-
-def test_independent_tokens_are_right_after_many_steps() -> None:
-    n = 8_000
-    assert_moments(sample(dtm(GAUSSIAN, per_token=True), 3, 128, n), MEAN, COVARIANCE)
-    assert_moments(sample(dtm(GAUSSIAN), 3, 128, n), MEAN, COVARIANCE)
-
-
-def test_the_exact_mean_takes_one_time_per_image() -> None:
-    mean = ExactMean(GAUSSIAN, tm.LinearProcess(), tm.Difference())
-    x_t, t = (
-        tm.RandomStreams(range(6), dtype=torch.float64).normal(3, 1),
-        torch.tensor([0.1, 0.7, 0.1, 0.4, 0.7, 0.0]).double(),
-    )
-    together = mean(x_t, t)
-    for k in range(6):
-        torch.testing.assert_close(together[k : k + 1], mean(x_t[k : k + 1], t[k : k + 1]))
-
-
-def test_an_exact_kernel_of_another_process_or_target_is_rejected() -> None:
-    def model(y: tm.Parametrization, times: tm.Times, other: tm.Parametrization) -> None:
-        kernel = PosteriorKernel(ExactMean(GAUSSIAN, tm.LinearProcess(), y))
-        tm.TransitionMatching(tm.LinearProcess(), other, kernel, times)
-
-    with pytest.raises(ValueError, match="exact for another process or another Y"):
-        model(tm.Difference(), tm.Continuous(), tm.CleanState())
-    with pytest.raises(ValueError, match="depends on the step"):
-        model(tm.NextState(), tm.Grid.uniform(4), tm.NextState())
-
-
-def test_mixtures_of_any_dtype_are_accepted() -> None:
-    single = GaussianMixture.gaussian(torch.zeros(2), torch.eye(2))
-    assert sample(dtm(single), 2, 2, n=10).shape == (10, 2)
 
 
 def test_independent_tokens_converge_to_the_target() -> None:

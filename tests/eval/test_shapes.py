@@ -40,12 +40,3 @@ def test_every_object_is_detected() -> None:
 def test_the_checker_is_strict_but_not_brittle(image, verdict: bool) -> None:  # noqa: ANN001
     index = next(k for k, text in enumerate(SCENES.captions) if text == "a red triangle")
     assert check(image(IMAGES[index])[None], ["a red triangle"]).item() == verdict
-
-
-def test_bad_input_is_rejected() -> None:
-    with pytest.raises(ValueError, match="'a cat' is not a caption of shapes"):
-        check(IMAGES[:1], ["a cat"])
-    with pytest.raises(ValueError, match="2 images and 1 captions"):
-        check(IMAGES[:2], ["a circle"])
-    with pytest.raises(ValueError, match="got \\(1, 3, 64, 64\\)"):
-        detect(torch.zeros(1, 3, 64, 64))

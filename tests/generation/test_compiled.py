@@ -32,12 +32,12 @@ def test_tracing_gives_the_same_samples(name: str, backbone: Callable[[int], nn.
     model = awake(tm.build(name, backbone(8), 4, SMALL_HEAD))
     guidance = tm.ClassifierFreeGuidance(condition(1, length=1, seed=99), 2.0)
 
-    def drawn() -> tm.Generation:  # the last batch is a smaller one
+    def sampled() -> tm.Generation:  # the last batch is a smaller one
         params = tm.SamplingParams(tm.Midpoint(1), guidance)
         return tm.generate(model, (1, 2, 4), range(3), condition(3), params=params, batch_size=2)
 
-    plain = drawn()
+    plain = sampled()
     compile_for_sampling(model, backend="eager")
-    again = drawn()
+    again = sampled()
     assert (again.x - plain.x).abs().max() < 1e-5
     assert again.evaluations == plain.evaluations

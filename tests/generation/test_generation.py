@@ -21,15 +21,11 @@ def test_evaluations_are_counted_per_image() -> None:
             assert result.seconds > 0
 
 
-def test_flow_matching_has_no_head_to_count() -> None:
-    result = tm.generate(small_model("fm"), SHAPE, [0], condition(1), steps=6)
-    assert (result.evaluations.backbone, result.evaluations.head) == (6, 0)
-
-
-def test_both_branches_of_guidance_are_one_evaluation() -> None:
+@pytest.mark.parametrize(("name", "head"), [("fm", 0), ("dtm", 12)])
+def test_both_branches_of_guidance_are_one_evaluation(name: str, head: int) -> None:
     params = tm.SamplingParams(tm.Euler(2), tm.ClassifierFreeGuidance(condition(1, seed=9), 3.0))
-    result = tm.generate(small_model("dtm"), SHAPE, [0], condition(1), steps=6, params=params)
-    assert (result.evaluations.backbone, result.evaluations.head) == (6, 12)
+    result = tm.generate(small_model(name), SHAPE, [0], condition(1), steps=6, params=params)
+    assert (result.evaluations.backbone, result.evaluations.head) == (6, head)
 
 
 def test_counting_leaves_no_hook_behind() -> None:

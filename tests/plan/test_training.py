@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from types import ModuleType
+
 import pytest
 import torch
 from laws import CODES, shape_of
@@ -77,6 +80,13 @@ def test_flops_of_a_network_do_not_depend_on_the_kernel() -> None:
     assert more == {**plain, "other": 3 * 2 * 2 * 6 * 24 * 4}
     bare = flops(meta("fm"), (2, 3, 4), TEXT, 2)
     assert bare["backbone"] == plain["backbone"]
+
+
+def test_flops_on_a_cpu_equal_those_of_a_plan(benchmark: Callable[[str], ModuleType]) -> None:
+    rng, real = tm.RandomStreams(range(3)), build("fm")
+    text = tm.Condition.dense(torch.zeros(3, *TEXT))
+    counted = benchmark("flops").flops(lambda: real.loss(rng.normal(4, 4, 4), rng, text).mean().backward())
+    assert counted == sum(flops(meta("fm"), (4, 4, 4), TEXT, 3).values())
 
 
 def test_checkpointing_adds_a_forward_pass_of_the_blocks() -> None:

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from tmatch.recipes.paper import PAPER_RECIPES, SIZE_RECIPES
+from tmatch.recipes.paper import PAPER_RECIPES
 from tmatch.sampler import build_sampler
 from tmatch.variants import VARIANTS
 
 
 def parameters(name: str) -> int:
-    recipe = {**PAPER_RECIPES, **SIZE_RECIPES}[name]()
+    recipe = PAPER_RECIPES[name]()
     sizes = recipe.input_shapes()
     assert sizes.shape == (16, 16, 1 if sizes.codebook_size else 16)  # 256 tokens of 2 x 2 x 4 numbers, or of a code
     with torch.device("meta"):
@@ -49,9 +49,3 @@ def test_evaluations_match_the_paper() -> None:
         "fm": 256, "dtm": 32, "ar": 256, "artm-2": 512, "artm-3": 768, "fhtm-2": 512,
         "fhtm-3": 768, "mar": 256, "martm-2": 256,
     }  # fmt: skip
-
-
-def test_sizes_grow() -> None:
-    for name in ("fm", "dtm"):
-        sizes = [parameters(f"{name}-{size}") for size in ("s", "b", "l", "xl")]
-        assert sizes == sorted(sizes)

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from small_runs import init_run
 
 from tmatch.app.plan import Hardware, plan_run
 from tmatch.conditioning import WordEncoder
 from tmatch.data import InMemory
-from tmatch.datasets import AssumedData, FolderData
+from tmatch.datasets import AssumedData, FolderData, ShapesData
 from tmatch.recipes import RECIPES
 from tmatch.runs import BackboneConfig, InitConfig, fit, load_model, preflight
 from tmatch.runs.export import model_card
@@ -128,8 +127,8 @@ def test_a_frozen_backbone_is_planned_without_its_backward_pass() -> None:
     plans = []
     for freeze in (False, True):
         init = InitConfig(model="shapes-fm", freeze=freeze)
-        run = RECIPES["shapes-dtm-mean"]().model_copy(update={"init": init})
-        plans.append(plan_run(run, Hardware(gpus=2), AssumedData(size=64, text_length=8, text_width=32)))
+        run = RECIPES["shapes-dtm-mean"]().model_copy(update={"init": init, "data": ShapesData(images=1)})
+        plans.append(plan_run(run, Hardware(gpus=2), AssumedData()))
     free, frozen = plans
     assert frozen.parameters == free.parameters == free.trained
     assert frozen.trained == {"backbone": 0, "head": free.parameters["head"], "other": 0}
@@ -160,10 +159,3 @@ def test_a_card_names_the_initial_model_without_its_path(flow: Path, tmp_path: P
     assert "Fine-tuned from an unpublished model by LoRA of rank 2." in card
     assert str(flow) not in card
     assert "Fine-tuned" not in model_card(load_model(str(flow)), "flow")
-
-
-def test_inconsistent_settings_are_rejected(flow: Path) -> None:
-    with pytest.raises(ValidationError, match=r"set init\.model"):
-        init_run("fm", freeze=True)
-    with pytest.raises(ValidationError, match="exclude each other"):
-        init_run("fm", model=str(flow), freeze=True, lora=2)

@@ -14,31 +14,29 @@ from tmatch.app.parse import INTERRUPTED, call
 from tmatch.config import did_you_mean
 
 COMMANDS = {
-    "generate": "generate images from prompts",
-    "evaluate": "measure how many captions a model satisfies",
-    "train": "train a recipe, or resume its run",
-    "prepare": "encode images and captions into shards to train on",
-    "plan": "estimate parameters, memory, FLOPs and time of a recipe on GPUs",
-    "export": "write a model to one folder, and optionally push it to the Hub",
-    "variants": "list the methods: process x parametrization x kernel x times",
-    "recipes": "list what `tmatch train` can train",
-    "models": "list the trained models that come with the package",
+    "generate": ("generate.main", "generate images from prompts"),
+    "evaluate": ("evaluate.main", "measure how many captions a model satisfies"),
+    "train": ("train.main", "train a recipe, or resume its run"),
+    "prepare": ("prepare.main", "encode images and captions into shards to train on"),
+    "plan": ("plan.main", "estimate parameters, memory, FLOPs and time of a recipe on GPUs"),
+    "export": ("export.main", "write a model to one folder, and optionally push it to the Hub"),
+    "variants": ("tables.variants", "list the methods: process x parametrization x kernel x times"),
+    "recipes": ("tables.recipes", "list what `tmatch train` can train"),
+    "models": ("tables.models", "list the trained models that come with the package"),
 }
-"""Each command is the function `main` of the module of its name, whose parameters are its options."""
+"""Each command is a function, imported when it is called; its parameters are the options."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command."""
-    listing = "\n".join(f"  {name:<10}{text}" for name, text in COMMANDS.items())
+    listing = "\n".join(f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items())
     parser = ArgumentParser(
         prog="tmatch", usage="tmatch COMMAND [options]", allow_abbrev=False,
         formatter_class=RawDescriptionHelpFormatter,
         description=f"Transition Matching in PyTorch: train, generate, evaluate.\n\ncommands:\n{listing}",
         epilog="`tmatch COMMAND --help` lists the options of a command.",
     )  # fmt: skip
-    parser.add_argument(
-        "--version", action="version", version=f"tmatch {__version__}", help="print the version and exit"
-    )
+    parser.add_argument("--version", action="version", version=f"tmatch {__version__}", help="print the version")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help=SUPPRESS)
     parser.add_argument("arguments", nargs=REMAINDER, help=SUPPRESS)
     given = parser.parse_args(arguments)
@@ -47,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if given.command not in COMMANDS:
         parser.error(f"there is no command '{given.command}'{did_you_mean(given.command, COMMANDS)}")
+    module, function = COMMANDS[given.command][0].split(".")
     try:
-        call(given.command, import_module(f"tmatch.app.{given.command}").main, given.arguments)
+        call(given.command, getattr(import_module(f"tmatch.app.{module}"), function), given.arguments)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os._exit(0)  # a normal exit would flush again and print the error
     except (ValueError, OSError) as error:

@@ -2,20 +2,13 @@
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tmatch.app.sampling_options import (
-    DEFAULT_MODEL,
-    SAMPLING_OPTIONS,
-    ComputeOptions,
-    FlatComputeOptions,
-    SamplingOptions,
-    sampling_config,
-)
+from tmatch.app.sampling_options import DEFAULT_MODEL, SAMPLING_OPTIONS, SamplingOptions
+from tmatch.app.tables import JsonFlag
 from tmatch.datasets.base import Split
 from tmatch.eval import METRICS
 from tmatch.eval.evaluate import evaluate
@@ -30,8 +23,7 @@ def main(
     prompts: int = 1000,
     split: Split = "test",
     sampling: SamplingOptions = SAMPLING_OPTIONS,
-    compute: FlatComputeOptions = ComputeOptions(),
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Generate images for the evaluation prompts of a model's data set and compute metrics on them.
 
@@ -40,9 +32,7 @@ def main(
         metrics: names of metrics; by default those of the data set the model was trained on.
         prompts: number of prompts; neither they nor the noise were used in training.
         split: test prompts, validation prompts to tune settings on, or sentences withheld from training.
-        sampling: how to sample; None uses the model's own setting.
-        compute: where and how the networks run.
-        json_output: print JSON instead of a table.
+        sampling: where and how to sample; None uses the model's own setting.
     """
     positive_int("The number of prompts", prompts)
     loaded = load_model(model)
@@ -52,13 +42,13 @@ def main(
         raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no evaluation prompts.")
     if not (metrics or data.metrics):
         raise ValueError(f"Name a metric: --metrics {' '.join(METRICS)}.")
-    config = sampling_config(sampling, pipeline, loaded.config.run.sampling)
+    config = sampling.apply(pipeline, loaded.config.run.sampling)
     result = evaluate(
-        compute.prepare(pipeline), images.captions, images, metrics or data.metrics, config,
-        progress=sys.stderr.isatty(), precision=compute.precision,
+        pipeline, images.captions, images, metrics or data.metrics, config,
+        progress=sys.stderr.isatty(), precision=sampling.precision,
     )  # fmt: skip
-    if json_output:
-        settings = {**config.model_dump(exclude_none=True), "precision": compute.precision}
+    if as_json:
+        settings = {**config.model_dump(exclude_none=True), "precision": sampling.precision}
         print(json.dumps({"model": model, "split": split, **settings, **result}, indent=2))
     else:
         _print(result)

@@ -3,25 +3,21 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from textwrap import fill
 
 import torch
 import tyro
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
-from tmatch.app.sampling_options import (
-    DEFAULT_MODEL,
-    SAMPLING_OPTIONS,
-    ComputeOptions,
-    FlatComputeOptions,
-    SamplingOptions,
-    sampling_config,
-)
-from tmatch.app.sheet import save_sheet
+from tmatch.app.sampling_options import DEFAULT_MODEL, SAMPLING_OPTIONS, SamplingOptions
 from tmatch.conditioning.base import shortened
-from tmatch.data.images import grid, save_animation, save_image
+from tmatch.data.images import grid, save_animation, save_image, to_image
 from tmatch.data.shapes import SIZE
-from tmatch.eval.shapes import DetectedObject, detect, satisfies
-from tmatch.files import write_text
+from tmatch.eval.shapes import detect, satisfies
+from tmatch.files import atomic_write, write_text
 from tmatch.generation import GeneratedImages
 from tmatch.generation.frames import evenly_spaced
 from tmatch.generation.text_to_image import require_prompts
@@ -30,6 +26,8 @@ from tmatch.tensors import positive_int
 
 FRAMES = 13
 """Frames of a path strip."""
+PER_LINE, LABEL_WIDTH, IMAGE_WIDTH = 8, 240, 128
+"""Of a sheet: images per line, and widths in pixels of a label and to which small images are enlarged."""
 
 
 def main(
@@ -40,7 +38,6 @@ def main(
     prompt_file: Path | None = None,
     images: int = 1,
     sampling: SamplingOptions = SAMPLING_OPTIONS,
-    compute: FlatComputeOptions = ComputeOptions(),
     negative: str = "",
     height: int | None = None,
     width: int | None = None,
@@ -56,8 +53,7 @@ def main(
         model: a model of `tmatch models`, the folder of a run, or hf:owner/name on the Hub.
         prompt_file: text file with one prompt per line, used after the prompts given here.
         images: number of images per prompt.
-        sampling: how to sample; None uses the model's own setting.
-        compute: where and how the networks run.
+        sampling: where and how to sample; None uses the model's own setting.
         negative: prompt to guide away from.
         height: height of the images in pixels; by default the size most training images have.
         width: width of the images in pixels.
@@ -72,13 +68,13 @@ def main(
     _require_writable(out)
     loaded = load_model(model)
     pipeline, run = loaded.pipeline, loaded.config.run
-    config = sampling_config(sampling, pipeline, run.sampling)
+    config = sampling.apply(pipeline, run.sampling)
     for warning in pipeline.prompt_warnings([*each, negative], height, width):
         print(f"tmatch: {warning}", file=sys.stderr)
     seeds = range(seed, seed + len(each))
-    result = compute.prepare(pipeline).generate(
+    result = pipeline.generate(
         each, seeds, config, negative=negative, height=height, width=width,
-        batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path, precision=compute.precision,
+        batch_size=batch_size, progress=sys.stderr.isatty(), keep_path=path, precision=sampling.precision,
     )  # fmt: skip
     _report(each, seeds, result, "captions" in run.data.metrics)
     _write(out, texts, each, seeds, result)
@@ -102,24 +98,19 @@ def _require_writable(out: Path) -> None:
         raise ValueError(f"Images are written as PNG; use --out {out.with_suffix('.png')}, or a folder.")
     folder = out.parent if out.suffix.lower() == ".png" else out
     folder.mkdir(parents=True, exist_ok=True)
-    if out.suffix.lower() == ".png" and out.is_dir():
-        raise ValueError(f"{out} is a folder; give a file name that ends in .png, or a folder without that ending.")
     if folder == out and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give a new folder, so that nothing in it is overwritten.")
-
-
-def _verdict(prompt: str, objects: Sequence[DetectedObject]) -> str:
-    """Whether objects satisfy a prompt; "" for a prompt that is not a caption of shapes."""
-    try:
-        return "  [ok]" if satisfies(objects, " ".join(prompt.lower().split())) else "  [prompt not satisfied]"
-    except ValueError:
-        return ""
 
 
 def _report(prompts: Sequence[str], seeds: range, result: GeneratedImages, shapes: bool) -> None:
     found = detect(result.images) if shapes and result.images.shape[-2:] == (SIZE, SIZE) else [None] * len(prompts)
     for prompt, seed, objects in zip(prompts, seeds, found, strict=True):
-        print(f"seed {seed}  {shortened(prompt)}{'' if objects is None else _verdict(prompt, objects)}")
+        verdict = ""
+        with suppress(ValueError):  # the prompt is not a caption of shapes
+            if objects is not None:
+                correct = satisfies(objects, " ".join(prompt.lower().split()))
+                verdict = "  [ok]" if correct else "  [prompt not satisfied]"
+        print(f"seed {seed}  {shortened(prompt)}{verdict}")
     calls = result.evaluations
     print(f"{calls.backbone} backbone and {calls.head} head evaluations per image, {result.seconds:.1f} s in total")
 
@@ -136,16 +127,31 @@ def _write(out: Path, texts: list[str], each: list[str], seeds: range, result: G
     elif len(images) == 1:
         save_image(images[0], out, max(1, 256 // images.shape[-1]))
     else:
-        save_sheet(images, texts, out)
+        _save_sheet(images, texts, out)
     print(f"wrote {out}")
     if result.path:
         _write_path(out, result)
 
 
+def _save_sheet(images: Tensor, prompts: Sequence[str], path: Path) -> None:
+    """Write images (prompts * n, 3, height, width) as PNG: each prompt to the left of its n images."""
+    scale = max(1, IMAGE_WIDTH // images.shape[-1])
+    rows = [to_image(grid(row, PER_LINE, gap=1), scale) for row in images.split(len(images) // len(prompts))]
+    sheet = Image.new("RGB", (LABEL_WIDTH + max(row.width for row in rows), sum(row.height for row in rows)), "white")
+    draw, font, top = ImageDraw.Draw(sheet), ImageFont.load_default(16), 0
+    for row, prompt in zip(rows, prompts, strict=True):
+        sheet.paste(row, (LABEL_WIDTH, top))
+        label = fill(prompt, width=28, max_lines=6, placeholder=" ...")
+        draw.multiline_text((8, top + row.height // 2), label, fill="black", font=font, anchor="lm")
+        top += row.height
+    with atomic_write(path) as draft:
+        sheet.save(draft, format="PNG")
+
+
 def _write_path(out: Path, result: GeneratedImages) -> None:
     """A strip with one row of up to FRAMES frames per image, and an animation of all frames."""
     name = out.with_suffix("") if out.suffix.lower() == ".png" else out / out.name
-    scale = max(1, 128 // result.images.shape[-1])
+    scale = max(1, IMAGE_WIDTH // result.images.shape[-1])
     frames = [result.path[k] for k in evenly_spaced(len(result.path), FRAMES)]
     strip, animation = (name.with_name(f"{name.name}-path{ending}") for ending in (".png", ".gif"))
     save_image(grid(torch.stack(frames, dim=1).flatten(0, 1), columns=len(frames), gap=1), strip, scale)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel
 
-from tmatch.config import did_you_mean, lookup
+from tmatch.config import lookup
 
 AnySettings = TypeVar("AnySettings", bound=BaseModel)
 
@@ -44,9 +44,9 @@ def with_file(settings: AnySettings, path: Path) -> AnySettings:
     if isinstance(data, dict) and "kind" in data:
         settings = with_data(settings, str(data["kind"]))
     try:
-        text = json.dumps(_merged(settings.model_dump(mode="json"), changes, str(path)))
-    except TypeError as error:  # a date, for one
-        raise ValueError(f"{path} has a value of an unsupported type ({error}).") from error
+        text = json.dumps(_merged(settings.model_dump(mode="json"), changes))
+    except (TypeError, ValueError) as error:  # TypeError: a date, for one
+        raise ValueError(f"{path}: {error}") from error
     return type(settings).model_validate_json(text)
 
 
@@ -67,18 +67,10 @@ def as_file(settings: BaseModel) -> str:
     return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
 
-def _merged(settings: dict[str, Any], changes: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]:
+def _merged(settings: dict[str, Any], changes: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings with some changed; an unknown key is an error that suggests the closest one."""
-    result = dict(settings)
+    result, known = dict(settings), {f"{prefix}{key}": value for key, value in settings.items()}
     for key, value in changes.items():
-        if key not in settings:
-            hint = (
-                did_you_mean(f"{prefix}{key}", [f"{prefix}{name}" for name in settings])
-                or f"; the keys are {', '.join(settings)}"
-            )
-            raise ValueError(f"{where} sets '{prefix}{key}', which is not a setting of this recipe{hint}.")
-        if isinstance(settings[key], dict) and isinstance(value, dict):
-            result[key] = _merged(settings[key], value, where, f"{prefix}{key}.")
-        else:
-            result[key] = value
+        own, nested = lookup("setting", known, f"{prefix}{key}"), isinstance(value, dict)
+        result[key] = _merged(own, value, f"{prefix}{key}.") if nested and isinstance(own, dict) else value
     return result

@@ -17,16 +17,14 @@ INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended."""
 
 
-def call(command: str, function: Callable[..., None], arguments: Sequence[str]) -> None:
-    """Call a function with options parsed by its signature; a parameter `recipe` is chosen by the first argument."""
-    (_call_with_recipe if "recipe" in signature(function).parameters else _call)(command, function, arguments)
-
-
-def _call(command: str, function: Callable[..., None], arguments: Sequence[str], **defaults: Config) -> None:
+def call(command: str, function: Callable[..., None], arguments: Sequence[str], **defaults: Config) -> None:
     """Parse arguments by a function's signature and docstring, then call it: its own errors are not parsing errors.
 
-    A parameter with one of the `defaults` takes a configuration of that type, whose fields are the options.
+    A parameter with one of the `defaults` takes a configuration of that type, whose fields are the options. The first
+    argument chooses the default of a parameter `recipe`.
     """
+    if "recipe" in signature(function).parameters and not defaults:
+        return _call_with_recipe(command, function, arguments)
     import tyro
 
     @wraps(function)
@@ -71,38 +69,31 @@ def _validated(value: Any) -> Any:  # noqa: ANN401
 
 
 def _call_with_recipe(command: str, function: Callable[..., None], arguments: Sequence[str]) -> None:
-    """As `_call`; the first argument names the recipe, whose settings are the defaults of the parameter `recipe`.
+    """As `call`; the first argument names the recipe, whose settings are the defaults of the parameter `recipe`.
 
     A file given as `--config` overrides the recipe, and options override the file.
     """
     from tmatch.app.overrides import with_data, with_file
+    from tmatch.recipes import RECIPES
 
-    description = (function.__doc__ or "").splitlines()[0]
     parser = ArgumentParser(
-        prog=f"tmatch {command}", usage=f"tmatch {command} RECIPE [options]", description=description, add_help=False,
-        allow_abbrev=False, epilog=f"`tmatch recipes` lists the recipes, `tmatch {command} RECIPE --help` the options.",
+        prog=f"tmatch {command}", usage=f"tmatch {command} RECIPE [options]", add_help=False, allow_abbrev=False,
+        description=(function.__doc__ or "").splitlines()[0],
+        epilog=f"`tmatch recipes` lists the recipes, `tmatch {command} RECIPE --help` the options.",
     )  # fmt: skip
     parser.add_argument("--config", type=Path, help="YAML file of settings that override the recipe's")
     parser.add_argument("--data.kind", dest="kind", help="data set to train on instead of the recipe's")
-    known, rest = parser.parse_known_args(arguments)
-    if rest[:1] in (["--help"], ["-h"]):
+    known, (name, *rest) = parser.parse_known_args([*arguments, ""])
+    if name in ("--help", "-h"):
         parser.print_help()
         return
-    if not rest or rest[0].startswith("-"):
+    if not name or name.startswith("-"):
         parser.error("name a recipe first; `tmatch recipes` lists them")
-    settings = _recipe(rest[0])
-    config = [] if known.config is None else ["--config", str(known.config)]
+    if name not in RECIPES:
+        raise ValueError(f"There is no recipe '{name}'{did_you_mean(name, RECIPES)}; `tmatch recipes` lists them.")
+    settings, rest = RECIPES[name](), rest[:-1]
     if known.kind is not None:
         settings = with_data(settings, known.kind)
     if known.config is not None:
-        settings = with_file(settings, known.config)
-    _call(f"{command} {rest[0]}", function, [*rest[1:], *config], recipe=settings)
-
-
-def _recipe(name: str) -> Config:
-    """The settings of a recipe; no other recipe is built."""
-    from tmatch.recipes import RECIPES
-
-    if name not in RECIPES:
-        raise ValueError(f"There is no recipe '{name}'{did_you_mean(name, RECIPES)}; `tmatch recipes` lists them.")
-    return RECIPES[name]()
+        settings, rest = with_file(settings, known.config), [*rest, "--config", str(known.config)]
+    call(f"{command} {name}", function, rest, recipe=settings)

@@ -10,12 +10,12 @@ import torch
 import tyro
 from rich.console import Console
 
-from tmatch.datasets import AssumedData, InputShapes
+from tmatch.app.tables import JsonFlag
+from tmatch.datasets import AssumedData
 from tmatch.plan import Plan, Precision, Utilisation, plan
 from tmatch.plan.report import render, to_json
 from tmatch.runs import AnyRun, RunConfig
 from tmatch.runs.finetune import preflight_init
-from tmatch.tensors import positive_int
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def main(
     hardware: Annotated[Hardware, tyro.conf.arg(name="")] = Hardware(),
     assumed: AssumedData = AssumedData(),
     config: Path | None = None,
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Estimate parameters, FLOPs, memory, training days and seconds per image of a recipe; nothing is allocated.
 
@@ -47,11 +47,10 @@ def main(
         hardware: the hardware to plan for.
         assumed: sizes of data that does not exist yet; data that exists is measured instead.
         config: YAML file of settings that override the recipe's; options override the file.
-        json_output: print JSON instead of tables.
     """
     with Console(stderr=True).status("counting FLOPs and memory"):  # which a terminal alone shows
         found = plan_run(recipe, hardware, assumed)
-    print(json.dumps(to_json(found), indent=2) if json_output else render(found).rstrip("\n"))
+    print(json.dumps(to_json(found), indent=2) if as_json else render(found).rstrip("\n"))
 
 
 def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
@@ -59,29 +58,15 @@ def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
     if not isinstance(recipe, RunConfig):
         raise ValueError("`tmatch plan` plans generators; this is the recipe of an autoencoder.")
     sizes, train = recipe.input_shapes(assumed), recipe.train
-    length, width = sizes.text
-    _print_sizes(sizes)
+    (rows, columns, channels), (length, width) = sizes.shape, sizes.text
+    data = f"{rows * columns} tokens of {channels} channels per image, {length} text tokens of {width} channels"
+    print(f"tmatch: {data}: {sizes.origin}", file=sys.stderr)
     with torch.device("meta"):
-        model = recipe.network(sizes.shape, sizes.text[1], sizes.codebook_size)
+        model = recipe.network(sizes.shape, width, sizes.codebook_size)
         preflight_init(recipe.init, model)
-    positive_int("The number of GPUs", hardware.gpus)
-    parts = hardware.gpus * train.gradient_accumulation_steps
-    if train.batch_size % parts:
-        raise ValueError(
-            f"A batch of {train.batch_size} cannot be divided into {parts} parts ({hardware.gpus} GPUs); change "
-            "--train.batch-size or --train.gradient-accumulation-steps."
-        )
     return plan(
         model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps,
-        text=None if width is None else (length, width), micro_batch=train.batch_size // parts, replicas=train.replicas,
-        precision=hardware.precision or train.precision, utilisation=hardware.utilisation,
-        sampling=recipe.sampling,
+        text=None if width is None else (length, width), replicas=train.replicas,
+        gradient_accumulation_steps=train.gradient_accumulation_steps, utilisation=hardware.utilisation,
+        precision=hardware.precision or train.precision, sampling=recipe.sampling,
     )  # fmt: skip
-
-
-def _print_sizes(sizes: InputShapes) -> None:
-    """Where the sizes of the data come from."""
-    tokens, channels = sizes.shape[0] * sizes.shape[1], sizes.shape[2]
-    length, width = sizes.text
-    data = f"{tokens} tokens of {channels} channels per image, {length} text tokens of {width} channels"
-    print(f"tmatch: {data}: {sizes.origin}", file=sys.stderr)

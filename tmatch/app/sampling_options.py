@@ -1,6 +1,5 @@
-"""Options that `generate` and `evaluate` share: a `SamplingConfig` whose every field is optional, and the device."""
+"""Options that `generate` and `evaluate` share: the device, and a `SamplingConfig` whose every field is optional."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import tyro
@@ -12,18 +11,10 @@ from tmatch.generation.config import SamplingConfig, require_applicable
 from tmatch.tensors import Device, Precision, resolve_device
 
 DEFAULT_MODEL = "shapes-dtm-from-fm"
-_FIELDS: dict[str, Any] = {
-    name: (cast(Any, field.annotation) | None, Field(default=None, description=field.description))
-    for name, field in SamplingConfig.model_fields.items()
-}
-SAMPLING_OPTIONS = create_model("SamplingOptions", __base__=Config, **_FIELDS)()
-"""The options with nothing given: None stands for the model's own setting."""
-SamplingOptions = Annotated[Config, tyro.conf.arg(name="")]
 
 
-@dataclass(frozen=True)
-class ComputeOptions:
-    """Where and how the networks run."""
+class ComputeOptions(Config):
+    """Where and how the networks run; `SAMPLING_OPTIONS` adds how to sample."""
 
     device: Device = "auto"
     """device; 'auto' uses the accelerator if there is one"""
@@ -32,20 +23,21 @@ class ComputeOptions:
     compile: bool = False
     """compile the networks first, which takes a minute or more: for many images"""
 
-    def prepare(self, pipeline: TextToImage) -> TextToImage:
-        """The pipeline on its device, compiled if requested."""
+    def apply(self, pipeline: TextToImage, own: SamplingConfig) -> SamplingConfig:
+        """Move a pipeline to its device; return the model's own settings with the given ones, which must apply."""
+        given = self.model_dump(exclude_none=True, exclude={*ComputeOptions.model_fields})
+        config = own.updated(**given)
+        require_applicable(pipeline.model.kernel, given)
         pipeline.to(resolve_device(self.device))
         if self.compile:
             compile_for_sampling(pipeline.model)
-        return pipeline
+        return config
 
 
-FlatComputeOptions = Annotated[ComputeOptions, tyro.conf.arg(name="")]
-
-
-def sampling_config(options: Config, pipeline: TextToImage, own: SamplingConfig) -> SamplingConfig:
-    """The given options over the model's own settings; an option that has no effect on the model is an error."""
-    given = options.model_dump(exclude_none=True)
-    config = own.updated(**given)
-    require_applicable(pipeline.model.kernel, given)
-    return config
+_FIELDS: dict[str, Any] = {
+    name: (cast(Any, field.annotation) | None, Field(default=None, description=field.description))
+    for name, field in SamplingConfig.model_fields.items()
+}
+SAMPLING_OPTIONS = create_model("SamplingOptions", __base__=ComputeOptions, **_FIELDS)()
+"""The options with nothing given: None stands for the model's own setting."""
+SamplingOptions = Annotated[ComputeOptions, tyro.conf.arg(name="")]

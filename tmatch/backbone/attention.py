@@ -83,10 +83,7 @@ class SelfAttention(nn.Module):
 
 
 def by_head(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
-    """The parts of (batch, n, parts x width), each (batch, heads, n, width / heads).
-
-    Chunking before transposing lets the backward pass copy the gradients once instead of twice.
-    """
+    """The parts of (batch, n, parts x width), each (batch, heads, n, width / heads)."""
     return tuple(part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in x.chunk(parts, dim=-1))
 
 

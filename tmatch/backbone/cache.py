@@ -1,10 +1,11 @@
-"""KV caches for token-by-token decoding."""
+"""Sequences: KV caches for token-by-token decoding, and the text before the tokens."""
 
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tmatch.condition import Condition
 from tmatch.tensors import autocast_kind
 
 
@@ -20,11 +21,6 @@ class LayerKVCache:
         self.keys, self.values = (like.new_empty(batch, heads, length, width, dtype=dtype) for _ in range(2))
         self.filled = 0
 
-    @property
-    def length(self) -> int:
-        """The capacity in tokens."""
-        return self.keys.shape[2]
-
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append tokens; returns views of all so far."""
         new = k.shape[2]
@@ -34,26 +30,35 @@ class LayerKVCache:
         return self.keys.narrow(2, 0, self.filled), self.values.narrow(2, 0, self.filled)
 
 
-def require_capacity(tokens: Tensor, batch: int, length: int, filled: int) -> None:
-    """Raise if tokens (batch, new, width) do not fit into a cache, not counting its text prefix."""
-    if len(tokens) != batch:
-        raise ValueError(f"The cache has batch size {batch}; got {len(tokens)}.")
-    new = tokens.shape[1]
-    if filled + new > length:
-        raise ValueError(
-            f"The cache has room for {length} tokens and holds {filled}, so {new} more do not fit; "
-            f"create one for at least {filled + new}."
-        )
-
-
-def kv_caches(layers: int, batch: int, heads: int, length: int, width: int, like: Tensor) -> list[LayerKVCache]:
-    """One cache per layer."""
-    return [LayerKVCache(batch, heads, length, width, like) for _ in range(layers)]
-
-
 class Cache(Protocol):
     """What a backbone keeps between decoding steps: keys and values, the condition and the time."""
 
     @property
     def filled(self) -> int:
         """The number of tokens read so far, not counting a text prefix."""
+
+
+def read_condition(linear: nn.Linear | None, condition: Condition | None, batch: int) -> Condition | None:
+    """The condition of each image, projected to the width of a backbone; raises if layer or condition is missing."""
+    if linear is None or condition is None:
+        if condition is not None:
+            raise ValueError("This backbone is unconditional; build it with a condition_width to use a condition.")
+        if linear is not None:
+            raise ValueError("This backbone needs a condition; for unconditional samples pass the null condition.")
+        return None
+    if condition.tokens.shape[-1] != linear.in_features:
+        raise ValueError(
+            f"This backbone reads conditions of width {linear.in_features}; got {condition.tokens.shape[-1]}."
+        )
+    return Condition(linear(condition.tokens.to(linear.weight.dtype)), condition.mask).repeated(batch)
+
+
+def sequence_mask(text: Condition | None, batch: int, length: int, device: torch.device) -> Tensor:
+    """The padding mask of [text, tokens], (batch, text + tokens)."""
+    tokens = torch.ones(batch, length, dtype=torch.bool, device=device)
+    return tokens if text is None else torch.cat((text.mask, tokens), dim=1)
+
+
+def position_ids(valid: Tensor) -> Tensor:
+    """The position of each token, not counting padding."""
+    return (valid.cumsum(1) - 1).clamp(min=0)

@@ -10,8 +10,7 @@ from tmatch.backbone.attention import by_head
 from tmatch.condition import Condition
 from tmatch.layers import RMSNorm
 
-MASKED_SCORE = -1e4
-"""The attention score of padding: finite, so that a condition of padding alone does not give NaN."""
+MASKED_SCORE = -1e4  # finite, so that a condition of padding alone does not give NaN
 
 
 class CrossKV(NamedTuple):
@@ -71,8 +70,7 @@ class CrossAttention(nn.Module):
         w_q, w_o = self.q.weight.view(heads, -1, self.width), self.out.weight.view(self.width, heads, -1)
         wide_k = torch.einsum("bhle,hed->bhld", k, w_q).flatten(1, 2)
         wide_v = torch.einsum("bhle,dhe->bhld", v, w_o).flatten(1, 2)
-        bias = torch.einsum("bhle,he->bhl", k, self.q.bias.view(heads, -1)).masked_fill(
-            ~keys.mask[:, None], MASKED_SCORE
-        )
-        scores = torch.baddbmm(bias.flatten(1)[:, None], x, wide_k.mT).unflatten(-1, (heads, -1))
+        bias = torch.einsum("bhle,he->bhl", k, self.q.bias.view(heads, -1))
+        bias = bias.masked_fill(~keys.mask[:, None], MASKED_SCORE).flatten(1)[:, None]
+        scores = torch.baddbmm(bias, x, wide_k.mT).unflatten(-1, (heads, -1))
         return torch.baddbmm(self.out.bias, scores.softmax(-1).flatten(2), wide_v)

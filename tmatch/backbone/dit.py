@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import FULL_ATTENTION, AttentionMask, SelfAttention, attention_mask
-from tmatch.backbone.cache import LayerKVCache, kv_caches, require_capacity
+from tmatch.backbone.cache import LayerKVCache, read_condition
 from tmatch.backbone.cross import CrossAttention, CrossKV
-from tmatch.backbone.text import read_condition
 from tmatch.condition import Condition
 from tmatch.layers import (
     GELU,
@@ -97,7 +96,6 @@ class DiT(nn.Module):
     All blocks share one modulation by the time, as the paper's 1.7B parameters imply. Positions are (step, row, column)
     on a grid of any size. With a `condition_width`, every block attends to the condition. An untimed DiT takes t = None
     and uses the blocks' offsets alone. `checkpointing` recomputes each block in the backward pass to save memory.
-
     The paper uses DiT(16, width=2048, depth=24, heads=16, condition_width=4096).
     """
 
@@ -140,34 +138,25 @@ class DiT(nn.Module):
         if positions is None:
             positions = grid_positions(grid, device=x.device)
         tokens = upcast_residual(self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype)) + self.position(positions))
+        seen = attention_mask(tokens.shape[1], prefix, 0 if cache is None else cache.filled, x.device)
         if cache is not None:
-            tokens, output = self._decode(tokens, prefix, cache), cache.output
-        else:
-            given, output = self._given(t, condition, len(x))
-            seen = attention_mask(tokens.shape[1], prefix, 0, x.device)
-            for block in self.blocks:
-                if self.checkpointing and torch.is_grad_enabled():
-                    tokens = checkpoint(block, tokens, given, seen, use_reentrant=False)
-                else:
-                    tokens = block(tokens, given, seen)
+            for block, context, kv_cache in zip(self.blocks, cache.blocks, cache.kv_caches, strict=True):
+                tokens = block(tokens, context, seen, kv_cache)
+            return modulate(self.out_norm(tokens), *cache.output).unflatten(1, grid)
+        given, output = self._given(t, condition, len(x))
+        for block in self.blocks:
+            if self.checkpointing and torch.is_grad_enabled():
+                tokens = checkpoint(block, tokens, given, seen, use_reentrant=False)
+            else:
+                tokens = block(tokens, given, seen)
         return modulate(self.out_norm(tokens), *output).unflatten(1, grid)
-
-    def _decode(self, tokens: Tensor, prefix: int | None, cache: DiTContext) -> Tensor:
-        """The blocks, on the tokens after those in the cache."""
-        first = cache.kv_caches[0]
-        require_capacity(tokens, len(first.keys), first.length, first.filled)
-        seen = attention_mask(tokens.shape[1], prefix, cache.filled, tokens.device)
-        for block, conditioning, kv_cache in zip(self.blocks, cache.blocks, cache.kv_caches, strict=True):
-            tokens = block(tokens, conditioning, seen, kv_cache)
-        return tokens
 
     def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> DiTContext:
         """A cache for decoding `length` tokens, with t and the condition."""
         given, output = self._given(t, condition, batch)
         blocks = [cast("Block", block).context(given) for block in self.blocks]
-        width = self.width // self.heads
-        caches = kv_caches(len(self.blocks), batch, self.heads, length, width, self.x_in.weight)
-        return DiTContext(blocks, output, caches)
+        size = (batch, self.heads, length, self.width // self.heads)
+        return DiTContext(blocks, output, [LayerKVCache(*size, self.x_in.weight) for _ in blocks])
 
     def _given(
         self, t: Time | None, condition: Condition | None, batch: int

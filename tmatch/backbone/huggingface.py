@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tmatch.backbone.cache import require_capacity
+from tmatch.backbone.cache import position_ids, read_condition, sequence_mask
 from tmatch.backbone.llama import require_causal
-from tmatch.backbone.text import position_ids, read_condition, sequence_mask
 from tmatch.condition import Condition
 from tmatch.extras import needs_extra
 from tmatch.layers import initialise, require_channels
@@ -47,14 +46,11 @@ class HuggingFaceBackbone(nn.Module):
         decoder: Any = model
         self.model: Any = decoder.get_decoder() if hasattr(model, "lm_head") else decoder
         _require_causal_model(self.model, width)
-        self.max_positions = _learned_positions(self.model)
         self.channels = channels
         self.width = width
         self.x_in = nn.Linear(channels, width)
         self.condition_in = None if condition_width is None else nn.Linear(condition_width, width)
-        for linear in (self.x_in, self.condition_in):
-            if linear is not None:
-                initialise(linear)
+        initialise(nn.ModuleList([self.x_in, *([] if self.condition_in is None else [self.condition_in])]))
         own = next(self.model.parameters())
         self.to(own.device, own.dtype)
         self.model.get_input_embeddings().requires_grad_(False)
@@ -71,7 +67,7 @@ class HuggingFaceBackbone(nn.Module):
         if cache is not None:
             return self._run(tokens, cache).unflatten(1, grid)
         text = read_condition(self.condition_in, condition, len(x))
-        valid = self._valid(text, len(x), tokens.shape[1])
+        valid = sequence_mask(text, len(x), tokens.shape[1], x.device)
         sequence = tokens if text is None else torch.cat((text.tokens, tokens), dim=1)
         h = self.model(inputs_embeds=sequence, attention_mask=valid, position_ids=position_ids(valid), use_cache=False)
         return h.last_hidden_state[:, -tokens.shape[1] :].unflatten(1, grid)
@@ -82,24 +78,13 @@ class HuggingFaceBackbone(nn.Module):
             from transformers import DynamicCache
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
-        valid = self._valid(text, batch, length)
+        valid = sequence_mask(text, batch, length, self.x_in.weight.device)
         cache = HuggingFaceCache(DynamicCache(config=self.model.config), valid, valid.shape[1] - length)
         if text is not None:
             self._run(text.tokens, cache)
         return cache
 
-    def _valid(self, text: Condition | None, batch: int, length: int) -> Tensor:
-        """The padding mask of [text, tokens]; raises if the model has too few positions."""
-        valid = sequence_mask(text, batch, length, self.x_in.weight.device)
-        if self.max_positions is not None and valid.shape[1] > self.max_positions:
-            raise ValueError(
-                f"{type(self.model).__name__} has {self.max_positions} positions, but text and tokens need "
-                f"{valid.shape[1]}; use a model with more, or with rotary positions."
-            )
-        return valid
-
     def _run(self, tokens: Tensor, cache: HuggingFaceCache) -> Tensor:
-        require_capacity(tokens, len(cache.valid), cache.valid.shape[1] - cache.text, cache.filled)
         end = cache.read + tokens.shape[1]
         positions = position_ids(cache.valid)[:, cache.read : end]
         h = self.model(
@@ -125,10 +110,3 @@ def _require_causal_model(model: nn.Module, width: int) -> None:
     model.train(training)
     if not torch.allclose(one, other, rtol=1e-3, atol=1e-5):
         raise ValueError(f"{type(model).__name__} is not causal; use a decoder, such as LlamaModel.")
-
-
-def _learned_positions(model: Any) -> int | None:  # noqa: ANN401
-    """The number of positions of a model that learns an embedding of each; None if they are computed."""
-    words = model.get_input_embeddings()
-    learned = any(isinstance(part, nn.Embedding) and part is not words for part in model.modules())
-    return getattr(model.config, "max_position_embeddings", None) if learned else None

@@ -9,8 +9,7 @@ from torch.nn.functional import silu
 from torch.utils.checkpoint import checkpoint
 
 from tmatch.backbone.attention import AttentionMask, SelfAttention, angles, attention_mask
-from tmatch.backbone.cache import LayerKVCache, kv_caches, require_capacity
-from tmatch.backbone.text import position_ids, read_condition, sequence_mask
+from tmatch.backbone.cache import LayerKVCache, position_ids, read_condition, sequence_mask
 from tmatch.condition import Condition
 from tmatch.layers import RMSNorm, initialise, require_channels, upcast_residual
 from tmatch.tensors import State, Time
@@ -59,9 +58,7 @@ class Llama(nn.Module):
     """h = f(x): a Llama-like decoder over [text, tokens] with rotary positions, without time.
 
     Padding of the text takes no position, so that an image does not depend on its batch. `checkpointing` recomputes
-    each block in the backward pass to save memory.
-
-    The paper uses Llama(16, width=2048, depth=34, heads=16, condition_width=4096).
+    each block in the backward pass. The paper uses Llama(16, width=2048, depth=34, heads=16, condition_width=4096).
     """
 
     timed = False
@@ -106,13 +103,10 @@ class Llama(nn.Module):
         require_causal(t, 0)
         text = read_condition(self.condition_in, condition, batch)
         context = self._context(text, batch, length)
-        valid = context.valid
-        if valid is not None and not valid.is_meta and bool(valid.all()):
+        if context.valid is not None and not context.valid.is_meta and bool(context.valid.all()):
             context.valid = None
-        capacity = context.text + length
-        context.kv_caches = kv_caches(
-            len(self.blocks), batch, self.heads, capacity, self.width // self.heads, self.x_in.weight
-        )
+        size = (batch, self.heads, context.text + length, self.width // self.heads)
+        context.kv_caches = [LayerKVCache(*size, self.x_in.weight) for _ in self.blocks]
         if text is not None:
             self._run(text.tokens, context)
         return context
@@ -137,14 +131,10 @@ class Llama(nn.Module):
     def _run(self, tokens: Tensor, context: LlamaContext) -> Tensor:
         """The blocks, on the next tokens of a sequence."""
         tokens, start, new = upcast_residual(tokens), context.read, tokens.shape[1]
-        if context.kv_caches:
-            first = context.kv_caches[0]
-            require_capacity(tokens, len(first.keys), first.length - context.text, context.filled)
-        end = start + new
         if context.valid is None:
             seen = attention_mask(new, 0, start, tokens.device)
         else:
-            seen = AttentionMask(_unpadded(context.valid[:, :end], start))
+            seen = AttentionMask(_unpadded(context.valid[:, : start + new], start))
         cosines, sines = (part.narrow(2, start, new) for part in context.rotation)
         caches: Sequence[LayerKVCache | None] = context.kv_caches or [None] * len(self.blocks)
         for block, kv_cache in zip(self.blocks, caches, strict=True):

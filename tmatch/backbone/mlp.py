@@ -8,7 +8,7 @@ from torch.nn.functional import silu
 
 from tmatch.condition import Condition
 from tmatch.layers import TimeEmbedding
-from tmatch.tensors import State, Time
+from tmatch.tensors import State, Time, require_shape
 
 
 class MLP(nn.Module):
@@ -29,8 +29,7 @@ class MLP(nn.Module):
         """One vector per token, (batch, *grid, width)."""
         if condition is not None:
             raise ValueError("The MLP backbone takes no condition; use a DiT.")
-        if tuple(x.shape[1:]) != (*self.grid, self.channels):
-            raise ValueError(f"This MLP reads states {(*self.grid, self.channels)}; got {tuple(x.shape[1:])}.")
+        require_shape("The state", x, (*self.grid, self.channels))
         h = self.x_in(x.flatten(1).to(self.x_in.weight.dtype)) + self.t_in(t)
         for layer in self.layers:
             h = h + layer(silu(h))

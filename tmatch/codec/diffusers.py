@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tmatch.codec.patch import require_images
 from tmatch.extras import needs_extra
-from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, first_line, require_path, unavailable
+from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, loading, require_weights
 
 
 class PretrainedAutoencoder(nn.Module):
@@ -102,45 +101,30 @@ def load_autoencoder(
     """
     with needs_extra(f"The autoencoder {name}", "t2i"):
         from diffusers import AutoencoderKL, AutoencoderTiny, VQModel
-    dtype = ENCODER_DTYPES[precision]
-    if _part(name, "encoder").is_file():
-        return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name, precision)
-    require_path("an autoencoder", name)
     kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny, "VQModel": VQModel}
-    try:
-        kind = AutoencoderKL.load_config(name, **hub.arguments()).get("_class_name")
+    dtype, how = ENCODER_DTYPES[precision], hub.arguments()
+    advice = "pass a hub name, a folder with config.json and safetensors, or the stem of a tiny model's files."
+    tiny = Path(f"{name}_encoder.safetensors")
+    with loading("autoencoder", str(tiny) if tiny.is_file() else name, advice):
+        if tiny.is_file():
+            return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name, precision)
+        kind = AutoencoderKL.load_config(name, **how).get("_class_name")
         if kind not in kinds:
             raise ValueError(f"its class is {kind}, not one of {', '.join(kinds)}")
         network, found = kinds[kind].from_pretrained(
-            name, torch_dtype=dtype, use_safetensors=True, output_loading_info=True, **hub.arguments()
+            name, torch_dtype=dtype, use_safetensors=True, output_loading_info=True, **how
         )
-    except MemoryError:
-        raise
-    except Exception as error:  # invalid files make the library raise errors of many kinds
-        advice = "pass a hub name, a folder with config.json and safetensors, or the stem of a tiny model's files."
-        raise unavailable(f"autoencoder '{name}'", error, advice) from error
-    if found["missing_keys"]:
-        missing = sorted(found["missing_keys"])[0]
-        raise ValueError(f"The autoencoder {name} is incomplete: its files lack {missing}; download it again.")
+        require_weights(found["missing_keys"])
     return (PretrainedCodes if kind == "VQModel" else PretrainedAutoencoder)(network, name, precision)
-
-
-def _part(stem: str, part: str) -> Path:
-    return Path(f"{stem}_{part}.safetensors")
 
 
 def _tiny(stem: str, kind: Any) -> nn.Module:  # noqa: ANN401
     """A tiny autoencoder from its two files; their decoder counts a first layer that diffusers omits."""
-    try:
-        encoder, decoder = (load_file(_part(stem, part)) for part in ("encoder", "decoder"))
-        weights = {f"encoder.layers.{name}": weight for name, weight in encoder.items()}
-        for name, weight in decoder.items():
-            layer, rest = name.split(".", 1)
-            weights[f"decoder.layers.{int(layer) - 1}.{rest}"] = weight
-        network: nn.Module = kind(latent_channels=decoder["1.weight"].shape[1])
-        network.load_state_dict(weights)
-    except (OSError, RuntimeError, SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"The encoder and decoder files of the tiny autoencoder {stem} cannot be read: {first_line(error, 1)}."
-        ) from error
+    encoder, decoder = (load_file(f"{stem}_{part}.safetensors") for part in ("encoder", "decoder"))
+    weights = {f"encoder.layers.{name}": weight for name, weight in encoder.items()}
+    for name, weight in decoder.items():
+        layer, rest = name.split(".", 1)
+        weights[f"decoder.layers.{int(layer) - 1}.{rest}"] = weight
+    network: nn.Module = kind(latent_channels=decoder["1.weight"].shape[1])
+    network.load_state_dict(weights)
     return network

@@ -2,8 +2,7 @@
 
 from tmatch.conditioning.base import Conditioner
 from tmatch.conditioning.embedded import EmbeddedText
-from tmatch.conditioning.labels import ClassLabels
-from tmatch.conditioning.none import Unconditional
+from tmatch.conditioning.labels import ClassLabels, Unconditional
 from tmatch.conditioning.words import WordEncoder
 
 CONDITIONERS: dict[str, type[Conditioner]] = {

@@ -1,7 +1,8 @@
-"""Class labels."""
+"""Class labels, or no condition."""
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,6 +10,19 @@ from torch import nn
 from tmatch.condition import Condition
 from tmatch.conditioning.base import Conditioner, listed
 from tmatch.tensors import positive_int
+
+
+class Unconditional(Conditioner):
+    """Ignores its inputs: the model has no condition, and guidance does not apply."""
+
+    width = None
+    null = None
+
+    def forward(self, inputs: Sequence[Any]) -> None:
+        return None
+
+    def prompt_warnings(self, prompts: Sequence[str]) -> list[str]:
+        return ["the model is unconditional and ignores the prompt."] if any(prompts) else []
 
 
 class ClassLabels(Conditioner):

@@ -1,7 +1,7 @@
 """Pretrained text encoders, through transformers."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 from tmatch.condition import Condition
 from tmatch.conditioning.base import Conditioner, require_text, shortened
 from tmatch.extras import needs_extra
-from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, first_line, require_path, unavailable
+from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, loading, require_weights
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -82,11 +82,11 @@ def load_text_encoder(
             AutoTokenizer,
             CLIPTextModel,
         )
-    require_path("a text encoder", name)
-    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
-        raise ValueError(f"{name} has no tokenizer; the folder must hold one of {', '.join(TOKENIZERS)}.")
     how = {"trust_remote_code": False, **hub.arguments()}
-    try:
+    advice = "pass the hub name or the folder of a T5, CLIP or sentence encoder with its tokenizer and safetensors."
+    with loading("text encoder", name, advice):
+        if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
+            raise ValueError(f"it has no tokenizer, which is one of {', '.join(TOKENIZERS)}")
         config = AutoConfig.from_pretrained(name, **how)
         kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # the T5 family, without its decoder
@@ -94,24 +94,15 @@ def load_text_encoder(
         network, found = kind.from_pretrained(
             name, dtype=ENCODER_DTYPES[precision], use_safetensors=True, output_loading_info=True, **how
         )
-        tokenizer = AutoTokenizer.from_pretrained(name, **how)
         if config.is_encoder_decoder and kind is AutoModel:  # as BART, whose last hidden states are the decoder's
             network = network.get_encoder()
-    except MemoryError:
-        raise
-    except Exception as error:  # invalid files make the library raise errors of many kinds
-        advice = "pass a name on the hub, or a folder with config.json, a tokenizer and safetensors."
-        raise unavailable(f"text encoder '{name}'", error, advice) from error
-    _require_weights(network, found["missing_keys"], name)
-    try:
-        return _tested(network, _padding(tokenizer), name, max_length, precision)
-    except MemoryError:
-        raise
-    except Exception as error:  # a network that does not read text raises errors of many kinds
-        raise ValueError(
-            f"{name} is not a usable text encoder ({first_line(error)}); use one of the T5 family, CLIP, or a sentence "
-            "encoder."
-        ) from error
+        require_weights(key for key in found["missing_keys"] if not key.startswith("pooler."))
+        if found["missing_keys"]:  # the output of a pooler is not used
+            network.pooler = nn.Identity()
+        tokenizer = _padding(AutoTokenizer.from_pretrained(name, **how))
+        encoder = PretrainedText(network, tokenizer, name, _limit(network, tokenizer, max_length), precision)
+        encoder([""])  # fail now if it does not read text
+    return encoder
 
 
 def _rules(tokenizer: Any) -> str:  # noqa: ANN401
@@ -139,37 +130,13 @@ def _padding(tokenizer: Any) -> Any:  # noqa: ANN401
     return tokenizer
 
 
-def _tested(network: Any, tokenizer: Any, name: str, max_length: int, precision: EncoderDtype) -> PretrainedText:  # noqa: ANN401
-    """An encoder that has encoded one caption without an error."""
-    _require_vocabulary(network, tokenizer)
-    limits = [max_length, tokenizer.model_max_length]  # the second is huge if the tokenizer has no limit
-    positions = getattr(network.config, "max_position_embeddings", None)
-    limits += [positions - _first_position(network)] if positions else []
-    encoder = PretrainedText(network, tokenizer, name, min(limits), precision)
-    encoder([""])
-    return encoder
-
-
-def _require_vocabulary(network: Any, tokenizer: Any) -> None:  # noqa: ANN401
-    """Reject a tokenizer whose vocabulary is larger than the embedding of the network."""
+def _limit(network: Any, tokenizer: Any, max_length: int) -> int:  # noqa: ANN401
+    """The number of tokens that are read; a tokenizer must not have more words than the network."""
     embeddings = network.get_input_embeddings().num_embeddings
     if tokenizer.vocab_size > embeddings:
         raise ValueError(f"its tokenizer has {tokenizer.vocab_size} tokens, but its weights have {embeddings}")
-
-
-def _require_weights(network: Any, missing: Iterable[str], name: str) -> None:  # noqa: ANN401
-    """Reject files that lack weights, except those of a pooler, whose output is not used."""
-    needed = sorted(key for key in missing if not key.startswith("pooler."))
-    if needed:
-        raise ValueError(
-            f"The text encoder {name} is incomplete: its files lack {len(needed)} weights, such as {needed[0]}; "
-            "download it again."
-        )
-    if missing:
-        network.pooler = nn.Identity()
-
-
-def _first_position(network: Any) -> int:  # noqa: ANN401
-    """The first position; RoBERTa starts after that of the padding."""
-    padding = getattr(getattr(getattr(network, "embeddings", None), "position_embeddings", None), "padding_idx", None)
-    return 0 if padding is None else padding + 1
+    positions = getattr(network.config, "max_position_embeddings", None) or max_length
+    table = getattr(getattr(network, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    first = 0 if padding is None else padding + 1  # RoBERTa starts after the position of the padding
+    return int(min(max_length, tokenizer.model_max_length, positions - first))

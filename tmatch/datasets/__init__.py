@@ -30,28 +30,12 @@ if TYPE_CHECKING:
     AnyEncoders = Encoders
 else:
     AnyData = Annotated[reduce(or_, DATASETS.values()), Field(discriminator="kind")]
-    AnyImageData = Annotated[
-        reduce(or_, (data for data in DATASETS.values() if issubclass(data, ImageData))), Field(discriminator="kind")
-    ]
+    _images = [data for data in DATASETS.values() if issubclass(data, ImageData)]
+    AnyImageData = Annotated[reduce(or_, _images), Field(discriminator="kind")]
     AnyEncoders = Annotated[ImageEncoders | ShardEncoders, Field(discriminator="kind")]
 
 __all__ = [
-    "DATASETS",
-    "AnyData",
-    "AnyEncoders",
-    "AnyImageData",
-    "AssumedData",
-    "DataConfig",
-    "Dataset",
-    "Encoders",
-    "FolderData",
-    "ImageData",
-    "ImageEncoders",
-    "InputShapes",
-    "OpenContext",
-    "ShapesData",
-    "ShardEncoders",
-    "ShardsData",
-    "WordsConfig",
-    "shapes_split",
-]
+    "DATASETS", "AnyData", "AnyEncoders", "AnyImageData", "AssumedData", "Dataset", "Encoders", "FolderData",
+    "ImageData", "ImageEncoders", "InputShapes", "OpenContext", "ShapesData", "ShardEncoders", "ShardsData",
+    "WordsConfig", "shapes_split",
+]  # fmt: skip

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
-from torch import Tensor
 
 from tmatch.codec import Codec, Patchify
 from tmatch.codec.diffusers import load_autoencoder
@@ -27,6 +27,7 @@ from tmatch.datasets.base import (
     Encoders,
     InputShapes,
     OpenContext,
+    Shape,
     WordsConfig,
 )
 from tmatch.extras import MissingExtra
@@ -92,9 +93,8 @@ class ShardsData(DataConfig):
         return tuple(folders) if isinstance(folders, list) else folders  # JSON has lists only
 
     def open(self, context: OpenContext) -> Dataset:
-        training, validation = self._shard_sets()
         patch, device = context.patch, context.train.resolve_device()
-        encoders, shape, grids = self._describe(patch, training, validation)
+        training, validation, encoders, shape, grids = self._describe(patch)
         held_out = None if validation is None else _first_samples(validation, context.validation_images, patch, device)
         shown = held_out or _first_samples(training, PREVIEWS, patch, device)
         rank, world_size = rank_and_world_size()
@@ -123,23 +123,13 @@ class ShardsData(DataConfig):
         context.distributed.barrier()  # rank 0 may have to download it
         return dataset
 
-    def _shard_sets(self) -> tuple[ShardSet, ShardSet | None]:
-        training = ShardSet(*self.folders)
-        validation = None if self.validation is None else ShardSet(self.validation)
-        for shards in filter(None, (training, validation)):
-            shards.require_files()
-        return training, validation
-
     def input_shapes(
         self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData
     ) -> InputShapes:
         if all((folder / MANIFEST).is_file() for folder in self.folders):
-            training, validation = self._shard_sets()
-            encoders, shape, _ = self._describe(patch, training, validation)
-            lengths = (encoders.text.max_length, encoders.text.width)
-            return InputShapes(
-                shape, lengths, encoders.autoencoder.codebook_size, f"from the data shards in {training}"
-            )
+            training, _, encoders, shape, _ = self._describe(patch)
+            lengths, size = (encoders.text.max_length, encoders.text.width), encoders.autoencoder.codebook_size
+            return InputShapes(shape, lengths, size, f"from the data shards in {training}")
         factor, channels = (assumed.code_factor, 1) if discrete else (assumed.factor, assumed.channels)
         if any(assumed.size % (factor * side) for side in patch.patch):
             raise ValueError(f"Images of {assumed.size} pixels do not divide into tokens: set another --assumed.size.")
@@ -149,11 +139,15 @@ class ShardsData(DataConfig):
         return InputShapes(shape, lengths, size, "assumed (--assumed.*), since there are no data shards yet")
 
     def _describe(
-        self, patch: Patchify, training: ShardSet, validation: ShardSet | None
-    ) -> tuple[ShardEncoders, tuple[int, int, int], tuple[tuple[int, int], ...]]:
-        """The encoders, the most common shape of a state, and all grids of tokens."""
+        self, patch: Patchify
+    ) -> tuple[ShardSet, ShardSet | None, ShardEncoders, Shape, tuple[tuple[int, int], ...]]:
+        """The training and validation sets, the encoders, the most common shape of a state, and all grids of tokens."""
+        training = ShardSet(*self.folders)
+        training.require_files()
         settings, (down, across) = training.manifest.settings, patch.patch
+        validation = None if self.validation is None else ShardSet(self.validation)
         if validation is not None:
+            validation.require_files()
             validation.require(settings.autoencoder, settings.text)
         sizes = training.manifest.sizes()
         held_out = () if validation is None else validation.manifest.sizes()
@@ -167,7 +161,8 @@ class ShardsData(DataConfig):
         height, width = sizes.most_common(1)[0][0]
         shape = (height // down, width // across, settings.autoencoder.channels * down * across)
         grids = tuple((height // down, width // across) for height, width in sorted(sizes))
-        return ShardEncoders(autoencoder=settings.autoencoder, text=settings.text), shape, grids
+        encoders = ShardEncoders(autoencoder=settings.autoencoder, text=settings.text)
+        return training, validation, encoders, shape, grids
 
     def anonymous(self) -> "ShardsData":
         return self.model_copy(update={"folders": (Path("shards"),), "validation": None})
@@ -176,14 +171,9 @@ class ShardsData(DataConfig):
 def _first_samples(shards: ShardSet, count: int, patch: Patchify, device: torch.device) -> Captioned:
     """The first samples of the most common size, in memory."""
     size = shards.manifest.sizes().most_common(1)[0][0]
-    latents: list[Tensor] = []
-    captions: list[Tensor] = []
-    for number, shard in enumerate(shards.manifest.shards):
-        if shard.size == size and len(latents) < count:
-            samples = shards.read(number)
-            for k in range(min(len(samples), count - len(latents))):
-                latents.append(samples.latents[k])
-                captions.append(samples.caption(k, 0))
+    read = (shards.read(number) for number, shard in enumerate(shards.manifest.shards) if shard.size == size)
+    pairs = ((samples.latents[k], samples.caption(k, 0)) for samples in read for k in range(len(samples)))
+    latents, captions = zip(*islice(pairs, count), strict=True)
     return Captioned(InMemory(patch.encode(torch.stack(latents).float().to(device))), captions)
 
 
@@ -203,9 +193,9 @@ def _exported_or_named(folder: Path | None, part: str, name: str) -> Iterator[st
     """The encoder in the model's folder, or else the one of that name."""
     if folder is None or (folder / part).is_dir():
         yield name if folder is None else str(folder / part)
-        return
-    with _adding(f"It may also be placed in {folder / part}."):
-        yield name
+    else:
+        with _adding(f"It may also be placed in {folder / part}."):
+            yield name
 
 
 def _require_same(saved: Identity, found: Identity) -> None:

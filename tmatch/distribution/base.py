@@ -15,10 +15,7 @@ from tmatch.tensors import Time
 def require_contexts(h: Tensor, b: Tensor) -> None:
     """Raise unless there is one vector h per token B, which broadcasting would hide."""
     if h.shape[:-1] != b.shape[:-1]:
-        raise ValueError(
-            f"The backbone returned vectors for {tuple(h.shape[:-1])} tokens, but the state has {tuple(b.shape[:-1])}; "
-            "a backbone returns one vector per token."
-        )
+        raise ValueError(f"A backbone returns one vector per token, {tuple(b.shape[:-1])}; got {tuple(h.shape[:-1])}.")
 
 
 class TokenDistribution(nn.Module, ABC):

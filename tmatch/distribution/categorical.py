@@ -35,20 +35,14 @@ class Categorical(TokenDistribution):
     def require(self, b: Tensor) -> None:
         """Raise if `b` holds anything but codes of this codebook."""
         if b.shape[-1] != 1:
-            raise ValueError(
-                f"A discrete state has one code per token, but this one has {b.shape[-1]} channels; encode the images "
-                "with a discrete autoencoder."
-            )
+            raise ValueError("A discrete state has one code per token; encode the images with a discrete autoencoder.")
         if b.is_meta:  # there are no values to check
             return
         if not torch.equal(b, b.round()):
             raise ValueError("Codes are integers, to which no noise can be added: train discrete variants with T = 1.")
         low, high = int(b.min()), int(b.max())
         if not 0 <= low <= high < self.codebook_size:
-            raise ValueError(
-                f"The codes range from {low} to {high}, but this codebook has codes 0 to {self.codebook_size - 1}; "
-                "check that the data was encoded with the same autoencoder."
-            )
+            raise ValueError(f"The codes range from {low} to {high}, but the codebook has {self.codebook_size} codes.")
 
     def embed(self, b: Tensor) -> Tensor:
         return self.embedding(b[..., 0].long())

@@ -29,7 +29,6 @@ class Flow(TokenDistribution):
         self.density = density
 
     def loss(self, b: Tensor, h: Tensor, t: Time | None, rng: RandomStreams) -> Tensor:
-        """|g_{s,t}(B_s, h) - (B - B_0)|^2 for each token."""
         self.require_width(b)
         require_contexts(h, b)
         b, h = b.unsqueeze(1), h.unsqueeze(1)  # (B, S, N, C)

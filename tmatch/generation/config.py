@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from tmatch.config import Config, lookup
 from tmatch.distribution import Categorical
@@ -44,22 +44,13 @@ class SamplingConfig(Config):
         None, "sample among the most likely codes of this total probability", "codes", gt=0, le=1
     )
 
-    @field_validator("sampler")
+    @field_validator("sampler", "solver", "schedule")
     @classmethod
-    def _known_sampler(cls, spec: str) -> str:
-        build_sampler(spec)
-        return spec
-
-    @field_validator("solver")
-    @classmethod
-    def _known_solver(cls, name: str) -> str:
-        lookup("solver", SOLVERS, name)
-        return name
-
-    @field_validator("schedule")
-    @classmethod
-    def _known_schedule(cls, name: str) -> str:
-        lookup("guidance schedule", GUIDANCE_SCHEDULES, name)
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        if info.field_name == "sampler":
+            build_sampler(name)
+        else:
+            lookup(str(info.field_name), SOLVERS if info.field_name == "solver" else GUIDANCE_SCHEDULES, name)
         return name
 
     def build(self) -> SamplingParams:

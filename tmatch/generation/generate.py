@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -111,7 +112,7 @@ def generate(
     batches = [slice(i, i + batch_size) for i in range(0, len(seeds), positive_int("batch_size", batch_size))]
     weight = next(model.kernel.parameters(), torch.empty(0))
     dtype = torch.promote_types(weight.dtype, torch.float32)  # a coarser state would lose small steps
-    callbacks = [] if callback is None else [callback]
+    watched = progress or keep_path or callback is not None  # without it the model computes no snapshots
     started = time.perf_counter()
     results: list[Generation] = []
     bar = Progress(console=Console(stderr=True), disable=not progress, transient=True)
@@ -121,23 +122,21 @@ def generate(
             rng = RandomStreams(seeds[images], weight.device, dtype)
             given = None if condition is None else condition[images]
             path: list[Snapshot] = []
-            advance = lambda snapshot: bar.advance(task, snapshot.kind == "transition")  # noqa: E731
-            observers = [*([advance] if progress else []), *([path.append] if keep_path else []), *callbacks]
+
+            def observe(snapshot: Snapshot, path: list[Snapshot] = path) -> None:
+                bar.advance(task, snapshot.kind == "transition")
+                if keep_path:
+                    path.append(snapshot)
+                if callback is not None:
+                    callback(snapshot)
+
             options = replace(params, guidance=params.guidance.of(images, len(seeds)))
             with counting(model.kernel, options) as evaluations, evaluating(model):
-                x = model.sample(shape, rng, given, steps, options, sampler=sampler, callback=_fan_out(observers))
+                x = model.sample(
+                    shape, rng, given, steps, options, sampler=sampler, callback=observe if watched else None
+                )
             results.append(Generation(x, evaluations, 0.0, path))
     return _concatenate(results, time.perf_counter() - started)
-
-
-def _fan_out(callbacks: Sequence[Callback]) -> Callback | None:
-    """One callback that calls each; None if there are none, so that the model computes no snapshots."""
-
-    def call(snapshot: Snapshot) -> None:
-        for callback in callbacks:
-            callback(snapshot)
-
-    return call if callbacks else None
 
 
 def _require(seeds: Sequence[int], steps: Steps | None) -> None:
@@ -153,19 +152,12 @@ def _require(seeds: Sequence[int], steps: Steps | None) -> None:
 
 
 def _concatenate(batches: list[Generation], seconds: float) -> Generation:
-    def cat(states: Sequence[State | None]) -> State | None:
-        given = [x for x in states if x is not None]
-        return torch.cat(given) if given else None
+    def joined(parts: Sequence[Snapshot]) -> Snapshot:
+        names = [name for name in ("x_t", "estimate", "known") if getattr(parts[0], name) is not None]
+        states: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return replace(parts[0], **states)
 
-    path = [
-        replace(
-            snapshots[0],
-            x_t=torch.cat([s.x_t for s in snapshots]),
-            estimate=cat([s.estimate for s in snapshots]),
-            known=cat([s.known for s in snapshots]),
-        )
-        for snapshots in zip(*(batch.path for batch in batches), strict=True)
-    ]
+    path = [joined(parts) for parts in zip(*(batch.path for batch in batches), strict=True)]
     counts = [batch.evaluations for batch in batches]
     evaluations = Evaluations(max(c.backbone for c in counts), max(c.head for c in counts))
     return Generation(torch.cat([batch.x for batch in batches]), evaluations, seconds, path)

@@ -100,10 +100,9 @@ class TextToImage(nn.Module):
         return GeneratedImages(images, result.evaluations, result.seconds, path)
 
     def _require_inputs(self, inputs: Sequence[Any], seeds: Sequence[int], negative: Any) -> None:  # noqa: ANN401
-        texts = [x for x in (*inputs, negative) if isinstance(x, str)]
         if len(inputs) == 0 or any(isinstance(x, str) and not x.strip() for x in inputs):
             raise ValueError("A prompt is empty; describe an image, such as 'a red circle'.")
-        require_prompts(*texts)
+        require_prompts(*(x for x in (*inputs, negative) if isinstance(x, str)))
         if len(seeds) != len(inputs):
             raise ValueError(f"There are {len(seeds)} seeds for {len(inputs)} images; give one seed per image.")
 
@@ -122,14 +121,12 @@ class TextToImage(nn.Module):
     def prompt_warnings(self, prompts: Sequence[str], height: int | None = None, width: int | None = None) -> list[str]:
         """Warnings about prompts that are not fully read, and about an image size that was not trained on."""
         warnings, (rows, columns, _) = self.encoder.prompt_warnings(prompts), self._shape(height, width)
-        if not self.grids or (rows, columns) in self.grids:
-            return warnings
-        down, across = self.codec.token
-        known = ", ".join(f"{m * down} x {n * across}" for m, n in sorted(self.grids))
-        return [
-            *warnings,
-            f"the model was trained on images of {known} pixels, not {rows * down} x {columns * across}.",
-        ]
+        if self.grids and (rows, columns) not in self.grids:
+            down, across = self.codec.token
+            known = ", ".join(f"{m * down} x {n * across}" for m, n in sorted(self.grids))
+            size = f"{rows * down} x {columns * across}"
+            warnings = [*warnings, f"the model was trained on images of {known} pixels, not {size}."]
+        return warnings
 
     def _shape(self, height: int | None, width: int | None) -> tuple[int, int, int]:
         """The shape of the state of an image of that size; by default the model's own."""

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +13,14 @@ from tmatch.backbone import SequenceBackbone
 from tmatch.condition import Condition
 from tmatch.distribution.base import TokenDistribution
 from tmatch.head import TimeCache
-from tmatch.kernel.base import Kernel, reject_joint, require_independent
+from tmatch.kernel.base import SequentialKernel
 from tmatch.layers import grid_positions
-from tmatch.parametrization import Parametrization
-from tmatch.process import Process
 from tmatch.rng import RandomStreams
-from tmatch.sampling import Callback, SamplingParams, Snapshot, intermediates, interpolate_time
+from tmatch.sampling import Callback, SamplingParams, Snapshot, intermediates
 from tmatch.tensors import State, Time, autocast_kind
 
 
-@dataclass(frozen=True)
-class Prefix:
+class Prefix(NamedTuple):
     """The tokens before those to sample, (batch, m, channels) at (m, 3); the first `bidirectional` see each other."""
 
     tokens: Tensor
@@ -32,28 +28,22 @@ class Prefix:
     bidirectional: int
 
 
-class Autoregressive(Kernel):
+class Autoregressive(SequentialKernel):
     """Y^i | (t, X_t, Y^{<i}), token after token in raster order (Eq. 16): ARTM's kernel, and AR's with T = 1.
 
     The backbone reads [X_t, Y]: X_t sees all of itself, Y sees what is before it, and the output at one token is the
-    context of the next; so the last token of X_t gives the context of the first of Y. `dependent` allows, for an
-    ablation, the process that keeps one X_0, on which such a kernel learns to read X_{t+1} off X_t.
+    context of the next; so the last token of X_t gives the context of the first of Y.
     """
 
-    distribution: TokenDistribution
-
     def __init__(self, backbone: nn.Module, distribution: TokenDistribution, dependent: bool = False) -> None:
-        super().__init__(backbone, distribution)
-        reject_joint(type(self).__name__, distribution)
+        super().__init__(backbone, distribution, dependent)
         if not hasattr(backbone, "init_cache"):
             raise ValueError(
                 f"{type(backbone).__name__} has no KV cache, which sampling token after token needs; use DiT or Llama, "
                 "or implement `init_cache` of tmatch.backbone.SequenceBackbone."
             )
-        self.dependent = dependent
 
     def prefix(self, x_t: State) -> Prefix:
-        """X_t."""
         positions = grid_positions(x_t.shape[1:-1], step=0, device=x_t.device)
         return Prefix(x_t.flatten(1, -2), positions, bidirectional=len(positions))
 
@@ -80,10 +70,7 @@ class Autoregressive(Kernel):
         self, x_t: State, grid: Sequence[float], t: Time | None, condition: Condition | None, rng: RandomStreams,
         params: SamplingParams, callback: Callback | None = None,
     ) -> Iterator[State]:  # fmt: skip
-        """The states at the times of the grid after the first, the time of X_t. The cache reads each token once.
-
-        Guidance sees a time that advances from token to token. It keeps all branches, since each has its own KV cache.
-        """
+        """The states at the times of the grid after the first; guidance sees a time that advances with the tokens."""
         self.distribution.require_width(x_t)
         prefix, positions = self.prefix(x_t), _positions(x_t, len(grid) - 1)
         branches = params.guidance.at(grid[0], condition, keep_all=True)
@@ -97,7 +84,7 @@ class Autoregressive(Kernel):
         for begin, end in pairwise(grid):
             noise = self.distribution.base_noise(rng, tokens).split(1, dim=1)
             for i in range(tokens):
-                branches = params.guidance.at(interpolate_time(begin, end, i / tokens), condition, keep_all=True)
+                branches = params.guidance.at(begin + (end - begin) * (i / tokens), condition, keep_all=True)
                 with _unrecorded(x_t.device):
                     if token is not None:  # before the first token, the prefix has given h
                         read = branches.stack(self.distribution.embed(token))
@@ -105,7 +92,7 @@ class Autoregressive(Kernel):
                     token = self.distribution(noise[i], h, times, params, branches, time_cache)
                 x[:, i] = token[:, 0]
                 if callback is not None and i + 1 in intermediates(tokens):
-                    at = interpolate_time(begin, end, (i + 1) / tokens)
+                    at = begin + (end - begin) * ((i + 1) / tokens)
                     callback(self._partial(x.view_as(x_t).clone(), i + 1, at))
             yield x.view_as(x_t).clone()
 
@@ -114,9 +101,6 @@ class Autoregressive(Kernel):
         tokens = prod(x.shape[1:-1])
         known = (torch.arange(tokens, device=x.device) < sampled).expand(len(x), -1).view(x.shape[:-1])
         return Snapshot("partial", t, x, known=None if self.distribution.continuous else known)
-
-    def check(self, process: Process, parametrization: Parametrization) -> None:
-        require_independent(type(self).__name__, process, parametrization, self.dependent)
 
 
 class FullHistory(Autoregressive):
@@ -133,7 +117,6 @@ class FullHistory(Autoregressive):
         self.begin = nn.Parameter(torch.zeros(channels))
 
     def prefix(self, x_t: State) -> Prefix:
-        """The token that begins an image."""
         begin = self.begin.to(x_t.dtype).expand(len(x_t), 1, -1)
         return Prefix(begin, torch.zeros(1, 3, device=x_t.device), bidirectional=0)
 
@@ -146,10 +129,7 @@ class FullHistory(Autoregressive):
 
 
 def _unrecorded(device: torch.device) -> AbstractContextManager[None]:
-    """Inference mode, which makes the many small calls about 15% faster.
-
-    Under autocast no_grad instead, since inference mode would cast the weights again at every call.
-    """
+    """Inference mode, about 15% faster; no_grad under autocast, since inference mode would cast the weights again."""
     return torch.no_grad() if torch.is_autocast_enabled(autocast_kind(device)) else torch.inference_mode()
 
 

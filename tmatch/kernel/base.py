@@ -49,19 +49,26 @@ class Kernel(nn.Module, ABC):
         """Raise if this kernel cannot learn the pair, with a message that says what to use instead."""
 
 
-def reject_joint(name: str, distribution: TokenDistribution) -> None:
-    """Raise if the head attends across tokens, which a kernel that samples some tokens before others cannot use."""
-    if distribution.head is not None and distribution.head.joint:
-        raise ValueError(
-            f"{name} samples tokens in turn, but {type(distribution.head).__name__} is a joint head, which needs all "
-            "tokens of an image at once; use a per-token head, or a parallel kernel (dtm)."
-        )
+class SequentialKernel(Kernel):
+    """A kernel that samples some tokens before others.
 
+    On a process that keeps one X_0 it would learn to read X_{t+1} off X_t; `dependent` allows that, for an ablation.
+    """
 
-def require_independent(name: str, process: Process, parametrization: Parametrization, dependent: bool) -> None:
-    """Raise on a process that keeps its noise, unless the caller asks for that ablation."""
-    if process.noise_kept == "all" and isinstance(parametrization, NextState) and not dependent:
-        raise ValueError(
-            f"{name} on {type(process).__name__}, which keeps X_0, learns to read X_{{t+1}} off X_t and fails when "
-            "sampling; use IndependentLinearProcess, or pass dependent=True for the paper's ablation."
-        )
+    distribution: TokenDistribution
+
+    def __init__(self, backbone: nn.Module, distribution: TokenDistribution, dependent: bool = False) -> None:
+        super().__init__(backbone, distribution)
+        if distribution.head is not None and distribution.head.joint:
+            raise ValueError(
+                f"{type(distribution.head).__name__} is a joint head, which needs all tokens of an image at once; "
+                f"{type(self).__name__} needs a per-token head."
+            )
+        self.dependent = dependent
+
+    def check(self, process: Process, parametrization: Parametrization) -> None:
+        if process.noise_kept == "all" and isinstance(parametrization, NextState) and not self.dependent:
+            raise ValueError(
+                f"{type(self).__name__} on {type(process).__name__}, which keeps X_0, fails when sampling; use "
+                "IndependentLinearProcess, or pass dependent=True for the paper's ablation."
+            )

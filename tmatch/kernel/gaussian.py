@@ -13,8 +13,7 @@ from tmatch.rng import RandomStreams
 from tmatch.sampling import Callback, SamplingParams
 from tmatch.tensors import State, Time
 
-Std = Callable[[Time], Time]
-"""t -> w_t."""
+Std = Callable[[Time], Time]  # t -> w_t
 
 
 class GaussianKernel(MeanKernel):
@@ -38,10 +37,7 @@ class GaussianKernel(MeanKernel):
     def check(self, process: Process, parametrization: Parametrization) -> None:
         super().check(process, parametrization)
         if self.std is not None and process.noise_kept == "all":
-            raise ValueError(
-                f"A std on {type(process).__name__}, which keeps X_0, adds variance that no drift removes; use "
-                "DiffusionProcess, or std=None."
-            )
+            raise ValueError("A std on a process that keeps X_0 adds variance that no drift removes; pass std=None.")
 
 
 def unit_data_std(process: Process, parametrization: Parametrization) -> Std:

@@ -1,7 +1,8 @@
 """A few tokens per iteration, in any order: MARTM, MAR and MaskGIT."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 from itertools import pairwise
@@ -13,27 +14,21 @@ from tmatch.condition import Condition
 from tmatch.distribution.base import TokenDistribution
 from tmatch.distribution.categorical import Categorical
 from tmatch.guidance import Branches
-from tmatch.kernel.base import Kernel, reject_joint, require_independent
+from tmatch.kernel.base import SequentialKernel
 from tmatch.layers import grid_positions, initialise
-from tmatch.parametrization import Parametrization
-from tmatch.process import Process
 from tmatch.rng import RandomStreams
-from tmatch.sampling import Callback, SamplingParams, Snapshot, Unmasking, intermediates, interpolate_time
+from tmatch.sampling import Callback, SamplingParams, Snapshot, intermediates
 from tmatch.tensors import State, Time
 
 KNOWN, HIDDEN = 0, 1  # the step coordinate of a token
 
 
-class MaskingRatio(ABC):
-    """The fraction of tokens that are hidden in training."""
-
-    @abstractmethod
-    def __call__(self, u: Tensor) -> Tensor:
-        """The fraction at the quantile u, in (0, 1]."""
+MaskingRatio = Callable[[Tensor], Tensor]
+"""The fraction of tokens that are hidden in training, in (0, 1], at the quantile u."""
 
 
 @dataclass(frozen=True)
-class CosineRatio(MaskingRatio):
+class CosineRatio:
     """cos(pi u / 2): MaskGIT's and MAR-Fluid's."""
 
     def __str__(self) -> str:
@@ -44,7 +39,7 @@ class CosineRatio(MaskingRatio):
 
 
 @dataclass(frozen=True)
-class TruncatedGaussianRatio(MaskingRatio):
+class TruncatedGaussianRatio:
     """N(mode, std^2) truncated to [low, 1]: MAR's."""
 
     mode: float = 1.0
@@ -55,24 +50,15 @@ class TruncatedGaussianRatio(MaskingRatio):
         return "Gaussian ratio"
 
     def __post_init__(self) -> None:
-        if not (0 < self.std < math.inf and 0 <= self.low < 1 and math.isfinite(self.mode)):
-            raise ValueError(
-                f"A masking ratio needs a positive std and low in [0, 1); got {self.mode}, {self.std}, {self.low}."
-            )
-        first, last = self._ends()
-        if last - first < 1e-3:  # float32 could represent only a few of its values
-            raise ValueError(
-                f"N({self.mode}, {self.std}^2) has almost no mass in [{self.low}, 1]; change its mode or std."
-            )
+        if not (self.std > 0 and self._erf(1.0) - self._erf(self.low) > 1e-3):  # float32 resolves a few values of less
+            raise ValueError(f"A masking ratio needs a positive std and more mass in [low, 1]; got {self!r}.")
 
     def __call__(self, u: Tensor) -> Tensor:
-        first, last = self._ends()
+        first, last = self._erf(self.low), self._erf(1.0)
         return (self.mode + self.std * math.sqrt(2) * torch.erfinv(first + (last - first) * u)).clamp(self.low, 1.0)
 
-    def _ends(self) -> tuple[float, float]:
-        """erf at both ends."""
-        low, high = (math.erf((end - self.mode) / (self.std * math.sqrt(2))) for end in (self.low, 1.0))
-        return low, high
+    def _erf(self, ratio: float) -> float:
+        return math.erf((ratio - self.mode) / (self.std * math.sqrt(2)))
 
 
 @dataclass(frozen=True)
@@ -86,23 +72,20 @@ class UnmaskStep:
     remaining: float  # fraction of the iterations still to come
 
 
-class MaskedTokens(Kernel):
+class MaskedTokens(SequentialKernel):
     """Y^S | (t, X_t, Y^known) for random sets S of tokens, independent given the known ones.
 
     Attention is full. The first coordinate of a token's position, the step, tells whether it is known, so that a known
     token of zeros differs from a hidden one.
     """
 
-    distribution: TokenDistribution
-
     def __init__(
         self, backbone: nn.Module, distribution: TokenDistribution, ratio: MaskingRatio, dependent: bool = False
     ) -> None:
-        super().__init__(backbone, distribution)
-        reject_joint(type(self).__name__, distribution)
-        require_positions(backbone)
+        super().__init__(backbone, distribution, dependent)
+        if "positions" not in signature(backbone.forward).parameters:
+            raise ValueError(f"{type(backbone).__name__} takes no positions, which mark hidden tokens; use a DiT.")
         self.ratio = ratio
-        self.dependent = dependent
 
     @abstractmethod
     def embed_inputs(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
@@ -131,12 +114,13 @@ class MaskedTokens(Kernel):
         """Guidance sees the time at the end of each iteration, as in MAR."""
         self.distribution.require_width(x_t)
         grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
-        rank = token_ranks(params.unmasking, rng, tokens)
+        in_order = torch.arange(tokens, device=rng.device).expand(len(rng), -1)
+        rank = in_order if params.unmasking.order == "raster" else random_ranks(rng, tokens)
         known = torch.zeros_like(rank, dtype=torch.bool)
         y = x_t.clone()  # hidden tokens show the state before; the backbone does not see them
         counts = known_counts(tokens, params.unmasking.iterations)
         for iteration, (before, after) in enumerate(pairwise(counts), start=1):
-            at = interpolate_time(float(t), float(t_next), after / tokens)
+            at = float(t) + (float(t_next) - float(t)) * (after / tokens)
             branches = params.guidance.at(at, condition)
             state, times, given = branches.inputs(x_t, t)
             h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
@@ -159,9 +143,6 @@ class MaskedTokens(Kernel):
         everywhere = sampled.new_zeros(*new.shape, sampled.shape[-1])
         return everywhere.scatter(1, index.expand_as(sampled), sampled), new
 
-    def check(self, process: Process, parametrization: Parametrization) -> None:
-        require_independent(type(self).__name__, process, parametrization, self.dependent)
-
 
 class Masked(MaskedTokens):
     """The backbone reads a linear map of (X_t^i, Y^i), with zeros for a hidden Y^i: MARTM, and MAR with T = 1."""
@@ -173,10 +154,7 @@ class Masked(MaskedTokens):
         """Tokens have `channels` numbers; the backbone reads `width`, enough for both X_t^i and Y^i."""
         super().__init__(backbone, distribution, ratio, dependent)
         if width < 2 * channels:
-            raise ValueError(
-                f"The backbone reads {width} channels, too few for X_t and Y with {channels} each; build it with as "
-                "many channels as its width."
-            )
+            raise ValueError(f"A backbone of {width} channels has too few for X_t and Y with {channels} each.")
         self.join = nn.Linear(2 * channels, width)
         initialise(self.join)
 
@@ -190,7 +168,6 @@ class MaskedCodes(MaskedTokens):
     distribution: Categorical
 
     def embed_inputs(self, y: Tensor, known: Tensor, x_t: Tensor) -> Tensor:
-        """The embeddings of the known codes, and zeros."""
         return self.distribution.embed(torch.where(known[..., None], y, 0)) * known[..., None]
 
     def unmask(
@@ -208,25 +185,9 @@ class MaskedCodes(MaskedTokens):
         return sampled, torch.zeros_like(step.known).scatter(1, kept, True)
 
 
-def require_positions(backbone: nn.Module) -> None:
-    """Raise if the backbone takes no positions, which tell hidden tokens from known ones."""
-    if "positions" not in signature(backbone.forward).parameters:
-        raise ValueError(
-            f"{type(backbone).__name__} takes no positions, which tell hidden tokens from known ones; use a DiT, or "
-            "add the keyword `positions`, (batch, tokens, 3), to its `forward`."
-        )
-
-
 def random_ranks(rng: RandomStreams, tokens: int) -> Tensor:
     """A random permutation for each image, (batch, tokens): the rank of every token."""
     return rng.uniform(tokens).argsort(1).argsort(1)
-
-
-def token_ranks(unmasking: Unmasking, rng: RandomStreams, tokens: int) -> Tensor:
-    """The rank of every token in the sampling order, (batch, tokens)."""
-    if unmasking.order == "raster":
-        return torch.arange(tokens, device=rng.device).expand(len(rng), -1)
-    return random_ranks(rng, tokens)
 
 
 def known_counts(tokens: int, iterations: int | None) -> list[int]:

@@ -28,13 +28,8 @@ class ParallelFlow(Kernel):
         token_fraction: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(backbone, distribution)
-        if not 0 < token_fraction <= 1:
-            raise ValueError(f"token_fraction must be in (0, 1]; got {token_fraction}.")
         if token_fraction < 1 and distribution.head is not None and distribution.head.joint:
-            raise ValueError(
-                f"{type(distribution.head).__name__} is a joint head, which needs all tokens of an image in training; "
-                "set token_fraction to 1."
-            )
+            raise ValueError("A joint head needs all tokens of an image in training; set token_fraction to 1.")
         self.head_patch = head_patch
         self.token_fraction = token_fraction
 

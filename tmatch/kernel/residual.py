@@ -19,8 +19,8 @@ class ResidualFlow(ParallelFlow):
     """
 
     def __init__(
-        self, backbone: nn.Module, readout: nn.Module, distribution: TokenDistribution, head_patch: tuple[int,
-        ...] | None = None, token_fraction: float = 1.0,
+        self, backbone: nn.Module, readout: nn.Module, distribution: TokenDistribution,
+        head_patch: tuple[int, ...] | None = None, token_fraction: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(backbone, distribution, head_patch, token_fraction)
         self.readout = readout

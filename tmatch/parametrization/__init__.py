@@ -17,10 +17,8 @@ row of `PARAMETRIZATIONS`.
 """
 
 from tmatch.parametrization.base import Parametrization
-from tmatch.parametrization.clean_state import CleanState
-from tmatch.parametrization.difference import Difference
+from tmatch.parametrization.endpoints import CleanState, Difference, NoiseState
 from tmatch.parametrization.next_state import NextState
-from tmatch.parametrization.noise_state import NoiseState
 
 PARAMETRIZATIONS: dict[str, Parametrization] = {
     "difference": Difference(),

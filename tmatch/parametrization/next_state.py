@@ -19,33 +19,23 @@ class NextState(Parametrization):
         return q.x_next
 
     def endpoints(self, x_t: State, y: State, sigma: Tensor, alpha: Tensor) -> None:
-        """X_{t+1} does not determine X_T."""
-        return None
+        return None  # X_{t+1} does not determine X_T
 
     def advance(self, process: Process, x_t: State, y: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
-        """X_{t+1} = Y."""
         return y
 
     def check(self, process: Process, times: Times) -> None:
         if not isinstance(times, Grid):
-            raise ValueError(
-                "NextState depends on the step size; train it on a Grid, or use Difference for continuous time."
-            )
+            raise ValueError("NextState depends on the step size: train it on a Grid, or predict Difference.")
 
     def grid(self, times: Times, steps: Steps | None) -> Tensor:
         """The times of training, requested as None, by their number or one by one."""
         trained = times.grid(None)
-        if steps is None:
-            return trained
-        wanted = parse_steps(steps)
-        if isinstance(wanted, int):
-            same = wanted == len(trained) - 1
-        else:
-            same = len(wanted) == len(trained) and torch.allclose(wanted, trained)
-        if not same:
-            given = wanted if isinstance(wanted, int) else wanted.tolist()
+        wanted = trained if steps is None else parse_steps(steps)
+        same_number = len(trained) - 1 == (wanted if isinstance(wanted, int) else len(wanted) - 1)
+        if not (same_number and (isinstance(wanted, int) or torch.allclose(wanted, trained))):
             raise ValueError(
                 f"A model that predicts NextState takes the {len(trained) - 1} steps of its training, "
-                f"t = {trained.tolist()}, not {given}; use Difference to choose the number of steps when sampling."
+                f"t = {trained.tolist()}, not {steps}; use Difference to choose the number of steps when sampling."
             )
         return trained

@@ -1,7 +1,6 @@
 """Accelerators: peak FLOP/s, memory and memory bandwidth."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from tmatch.tensors import Precision
 
@@ -40,19 +39,11 @@ DEVICES = {device.name: device for device in _ALL}
 
 
 def find_device(name: str) -> Accelerator:
-    """Return a device by its name, ignoring case and spaces."""
-    known = {_plain(key): device for key, device in DEVICES.items()}
-    if _plain(name) in known:
-        return known[_plain(name)]
-    nearest = [known[key].name for key in get_close_matches(_plain(name), known, n=3, cutoff=0.4)]
-    raise ValueError(
-        f"Unknown device '{name}'; {'did you mean' if nearest else 'choose from'} {', '.join(nearest or DEVICES)}? "
-        "In Python, pass any other one as tmatch.plan.Accelerator(...)."
-    )
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+    """Return a device by its name, ignoring case, spaces and hyphens."""
+    for device in DEVICES.values():
+        if device.name.lower().replace(" ", "") == name.lower().replace(" ", "").replace("-", ""):
+            return device
+    raise ValueError(f"There is no device '{name}'; choose from {', '.join(DEVICES)}, or pass an Accelerator.")
 
 
 def bytes_per_number(precision: Precision) -> int:

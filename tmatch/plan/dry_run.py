@@ -1,15 +1,14 @@
 """A dry run of the sampler: networks that compute nothing record how they are called."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, cast
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from tmatch.head import TimeCache
-from tmatch.kernel import Kernel
+from tmatch.model import Model
 from tmatch.plan.training import others
 
 
@@ -17,8 +16,9 @@ from tmatch.plan.training import others
 class Call:
     """Calls of equal cost: the arguments of the first, their number, and the cached tokens summed over them."""
 
+    kind: str
     args: tuple[Any, ...]
-    named: dict[str, Any] = field(default_factory=dict)
+    named: dict[str, Any]
     count: int = 0
     filled: int = 0
 
@@ -31,8 +31,7 @@ class FakeCache:
     filled: int = 0
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """What the stand-in for a head prepares: its arguments."""
 
     h: Tensor
@@ -40,72 +39,56 @@ class Prepared:
     cache: TimeCache | None
 
 
-@dataclass
-class CallLog:
-    """The calls of the networks, grouped by shape, by whether there is a cache and by whether it is warm."""
+class DryRun:
+    """A copy of a model whose networks record their calls and return tensors of the right shapes.
 
-    caches: dict[Any, Call] = field(default_factory=dict)
-    backbone: dict[Any, Call] = field(default_factory=dict)
-    preparations: dict[Any, Call] = field(default_factory=dict)
-    head: dict[Any, Call] = field(default_factory=dict)
-    other: dict[Any, Call] = field(default_factory=dict)
+    Calls are grouped by kind, by shape, by whether there is a cache and by whether it is warm.
+    """
 
-    def init_cache(self, t: Any, condition: Any, batch: int, length: int) -> FakeCache:  # noqa: ANN401
-        """Stand in for `init_cache` of the backbone."""
-        args = (t, condition, batch, length)
-        self.caches.setdefault((batch, length), Call(args)).count += 1
-        return FakeCache(args)
+    def __init__(self, model: Model) -> None:
+        self.model = deepcopy(model)
+        self._calls: dict[Any, Call] = {}
+        kernel = self.model.kernel
+        stand_ins: list[tuple[nn.Module | None, str, Any]] = [
+            (kernel.backbone, "forward", self._backbone), (kernel.backbone, "init_cache", self._init_cache),
+            (kernel.head, "prepare", self._prepare), (kernel.head, "forward", self._velocity),
+        ]  # fmt: skip
+        for network, name, stand_in in stand_ins:
+            if network is not None:
+                setattr(network, name, stand_in)
+        for layer in others(kernel):
+            layer.register_forward_hook(self._other)
 
-    def record_backbone(self, x: Tensor, t: Any = None, condition: Any = None, **named: Any) -> None:  # noqa: ANN401
-        """Record a call of the backbone."""
-        cache = named.get("cache")
-        call = self.backbone.setdefault((x.shape, cache is None), Call((x, t, condition), named))
+    def calls(self, kind: str) -> list[Call]:
+        """Return the calls of one kind: "cache", "backbone", "prepare", "head" or "other"."""
+        return [call for call in self._calls.values() if call.kind == kind]
+
+    def _record(self, kind: str, key: object, *args: Any, **named: Any) -> Call:  # noqa: ANN401
+        call = self._calls.setdefault((kind, key), Call(kind, args, named))
         call.count += 1
+        return call
+
+    def _init_cache(self, t: Any, condition: Any, batch: int, length: int) -> FakeCache:  # noqa: ANN401
+        return FakeCache(self._record("cache", (batch, length), t, condition, batch, length).args)
+
+    def _backbone(self, x: Tensor, t: Any = None, condition: Any = None, **named: Any) -> Tensor:  # noqa: ANN401
+        cache = named.get("cache")
+        call = self._record("backbone", (x.shape, cache is None), x, t, condition, **named)
         if cache is not None:
             call.filled += cache.filled
             cache.filled += x.shape[1]
+        return x.new_empty((*x.shape[:-1], cast("int", self.model.kernel.backbone.width)))
 
-    def prepare(self, h: Tensor, t: Tensor | None, cache: TimeCache | None = None) -> Prepared:
-        """Stand in for `prepare` of the head."""
-        self.preparations.setdefault(h.shape, Call((h, t))).count += 1
+    def _prepare(self, h: Tensor, t: Tensor | None, cache: TimeCache | None = None) -> Prepared:
+        self._record("prepare", h.shape, h, t)
         return Prepared(h, t, cache)
 
-    def velocity(self, y: Tensor, s: Tensor, context: Prepared, r: Tensor | None = None) -> Tensor:
-        """Stand in for the head; a cache is warm after its first call."""
-        warm = bool(context.cache)
-        self.head.setdefault((y.shape, warm), Call((y, s, context))).count += 1
+    def _velocity(self, y: Tensor, s: Tensor, context: Prepared, r: Tensor | None = None) -> Tensor:
+        """A cache is warm after its first call."""
+        self._record("head", (y.shape, bool(context.cache)), y, s, context, warm=bool(context.cache))
         if context.cache is not None:
             context.cache[float(s)] = None
         return torch.empty_like(y)
 
-    def record_other(self, layer: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
-        """Record a call of a layer that is in neither network."""
-        key = (layer, *(x.shape for x in args))
-        self.other.setdefault(key, Call(args, {"layer": layer})).count += 1
-
-
-@contextmanager
-def dry_run(kernel: Kernel) -> Iterator[CallLog]:
-    """Replace the networks by stand-ins that record their calls and return tensors of the right shapes."""
-    log, backbone, head = CallLog(), kernel.backbone, kernel.head
-
-    def forward(x: Tensor, *args: Any, **named: Any) -> Tensor:  # noqa: ANN401
-        log.record_backbone(x, *args, **named)
-        return x.new_empty((*x.shape[:-1], cast("int", backbone.width)))
-
-    replaced: list[tuple[nn.Module, str, Any]] = [
-        (backbone, "forward", forward),
-        (backbone, "init_cache", log.init_cache),
-    ]
-    if head is not None:
-        replaced += [(head, "prepare", log.prepare), (head, "forward", log.velocity)]
-    for network, name, stand_in in replaced:
-        setattr(network, name, stand_in)  # on the instance, which shadows the class
-    hooks = [layer.register_forward_hook(log.record_other) for layer in others(kernel)]
-    try:
-        yield log
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for network, name, _ in replaced:
-            delattr(network, name)
+    def _other(self, layer: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
+        self._record("other", (layer, *(x.shape for x in args)), *args, layer=layer)

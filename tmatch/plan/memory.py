@@ -6,7 +6,7 @@ from torch import nn
 
 from tmatch.model import Model
 from tmatch.plan.devices import bytes_per_number
-from tmatch.plan.training import Activations
+from tmatch.plan.training import Activations, parameters
 from tmatch.tensors import Precision
 
 FLOAT32 = 4
@@ -36,11 +36,8 @@ class Memory:
         return sum(asdict(self).values())
 
 
-def replicated(model: nn.Module, activations: Activations) -> Memory:
-    """DDP: every rank holds everything; the copies are those of autocast.
-
-    Gradients are views of the buckets of DDP (`gradient_as_bucket_view=True`).
-    """
+def replicated(model: Model, activations: Activations) -> Memory:
+    """DDP: every rank holds everything; gradients are views of its buckets, and the copies are those of autocast."""
     return _states(model, 1, activations.copies, activations.peak)
 
 
@@ -51,22 +48,13 @@ def sharded(
 
     With gradient accumulation it keeps full float32 gradients until the last micro-batch.
     """
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    collected = FLOAT32 * trained if accumulation_steps > 1 else 0
+    collected = FLOAT32 * sum(parameters(model, trained=True).values()) if accumulation_steps > 1 else 0
     return _states(model, ranks, gathered(model, precision) + collected, activations.peak)
 
 
-def _states(model: nn.Module, ranks: int, copies: int, activations: int) -> Memory:
-    trained = -(-sum(p.numel() for p in model.parameters() if p.requires_grad) // ranks)
-    weights = -(-sum(p.numel() for p in model.parameters()) // ranks)
-    return Memory(
-        weights=FLOAT32 * weights,
-        gradients=FLOAT32 * trained,
-        moments=2 * FLOAT32 * trained,
-        average=FLOAT32 * weights,
-        copies=copies,
-        activations=activations,
-    )
+def _states(model: Model, ranks: int, copies: int, activations: int) -> Memory:
+    weights, trained = (FLOAT32 * -(-sum(parameters(model, kind).values()) // ranks) for kind in (False, True))
+    return Memory(weights, trained, 2 * trained, weights, copies, activations)
 
 
 def gathered(model: Model, precision: Precision) -> int:

@@ -1,31 +1,29 @@
 """Measurements on the meta device: FLOPs, live bytes and weights read."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from tmatch.plan.gpu import GPUSimulationMode
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """FLOPs, and the number of weights that are read for them."""
 
     flops: int
     weights: int
 
 
-def cost(call: Callable[[], object], networks: nn.Module) -> Cost:
-    """Return the cost of a call, without the backward pass."""
-    reads, counter = WeightReadMode(networks), FlopCounterMode(display=False)
+def cost(call: Callable[[], object], network: nn.Module) -> Cost:
+    """Return the cost of a call of a network, without the backward pass."""
+    reads, counter = WeightReadMode(network), FlopCounterMode(display=False)
     with torch.no_grad(), counter, reads, GPUSimulationMode():
         call()
     return Cost(counter.get_total_flops(), reads.numbers)
@@ -45,12 +43,10 @@ class PeakMemoryMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:  # noqa: ANN401
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        given = {id(x.untyped_storage()) for x in tensors((args, *kwargs.values()))}
-        for x in tensors(out):
-            storage = x.untyped_storage()
-            if id(storage) not in given and id(storage) not in self._known:
+        out = func(*args, **(kwargs or {}))
+        given = {id(storage) for storage in _storages((args, kwargs))}
+        for storage in _storages(out):
+            if id(storage) not in given | self._known:
                 self._known.add(id(storage))
                 self.now += storage.nbytes()
                 weakref.finalize(storage, self._free, id(storage), storage.nbytes()).atexit = False
@@ -65,30 +61,20 @@ class PeakMemoryMode(TorchDispatchMode):
 class WeightReadMode(TorchDispatchMode):
     """Counts the `numbers` in the parameters that operations read."""
 
-    def __init__(self, networks: nn.Module) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self._sizes = {id(p.untyped_storage()): (p.untyped_storage(), p.numel()) for p in networks.parameters()}
-        self._read: set[int] = set()
-
-    @property
-    def numbers(self) -> int:
-        return sum(self._sizes[key][1] for key in self._read)
+        self.numbers = 0
+        self._unread = {p.untyped_storage(): p.numel() for p in network.parameters()}
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:  # noqa: ANN401
-        kwargs = kwargs or {}
-        self._read |= {id(x.untyped_storage()) for x in tensors((args, *kwargs.values()))} & self._sizes.keys()
-        return func(*args, **kwargs)
+        self.numbers += sum(self._unread.pop(storage, 0) for storage in _storages((args, kwargs)))
+        return func(*args, **(kwargs or {}))
 
 
-def tensors(value: object) -> Iterator[Tensor]:
-    """Yield all tensors in nested lists and tuples."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from tensors(part)
+def _storages(value: object) -> list[torch.UntypedStorage]:
+    return [x.untyped_storage() for x in tree_leaves(value) if isinstance(x, Tensor)]
 
 
 def backward(loss: Tensor) -> None:
@@ -97,34 +83,3 @@ def backward(loss: Tensor) -> None:
     `Tensor.backward` disables them, but checkpointing recomputes blocks during the backward pass.
     """
     torch.autograd.backward(get_gradient_edge(loss), torch.ones_like(loss))
-
-
-@contextmanager
-def gradients(model: nn.Module) -> Iterator[None]:
-    """Give every trained parameter a gradient, to which the backward pass adds; restore them on exit."""
-    before = [(p, p.grad) for p in model.parameters()]
-    for p, _ in before:
-        p.grad = torch.empty_like(p) if p.requires_grad else None
-    try:
-        yield
-    finally:
-        for p, grad in before:
-            p.grad = grad
-
-
-@contextmanager
-def checkpointing(model: nn.Module, on: bool) -> Iterator[None]:
-    """Turn activation checkpointing on or off; restore it on exit."""
-    before = {part: part.checkpointing for part in checkpointed(model)}
-    for part in before:
-        part.checkpointing = on  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for part, was in before.items():
-            part.checkpointing = was
-
-
-def checkpointed(model: nn.Module) -> list[nn.Module]:
-    """Return the networks that support checkpointing."""
-    return [part for part in model.modules() if isinstance(getattr(part, "checkpointing", None), bool)]

@@ -10,14 +10,15 @@ from tmatch.generation.config import SamplingConfig
 from tmatch.model import Model
 from tmatch.plan.devices import Accelerator, bytes_per_number, find_device
 from tmatch.plan.memory import Memory, replicated, sharded
-from tmatch.plan.meter import Cost, checkpointed
+from tmatch.plan.meter import Cost
 from tmatch.plan.sampling import SamplingCost, sampling_cost
-from tmatch.plan.training import Activations, PerNetwork, StateShape, Text, activations, flops, parameters
+from tmatch.plan.training import Activations, PerNetwork, StateShape, Text, activations, checkpointed, flops, parameters
 from tmatch.tensors import Precision, positive_int, require_precision
 
 SPARE = 0.1
 """Fraction of GPU memory left for the CUDA context, NCCL and fragmentation."""
 DAY, HOUR = 86_400, 3_600
+NETWORKS = ("backbone", "head", "other")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Plan:
     batch: int
     micro_batch: int
     steps: int
-    tokens: int
+    tokens_per_image: int
     precision: Precision
     utilisation: Utilisation
     parameters: PerNetwork
@@ -63,14 +64,14 @@ class Plan:
     sampling: SamplingCost
 
     @property
-    def accumulation_steps(self) -> int:
+    def gradient_accumulation_steps(self) -> int:
         """Micro-batches per rank and step."""
         return self.batch // (self.gpus * self.micro_batch)
 
     @property
     def seconds_per_step(self) -> float:
         """Each forward and backward pass of a micro-batch reads the weights once."""
-        passes = 2 * self.accumulation_steps
+        passes = 2 * self.gradient_accumulation_steps
         each = Cost(sum(self.flops.values()) // (self.gpus * passes), sum(self.parameters.values()))
         return passes * seconds(each, self.device, self.precision, self.utilisation.training)
 
@@ -80,37 +81,25 @@ class Plan:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.tokens * self.images_per_second
+        return self.tokens_per_image * self.images_per_second
 
     @property
     def days(self) -> float:
-        """Days of the whole training run."""
         return self.steps * self.seconds_per_step / DAY
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of the whole training run."""
         return self.gpus * self.steps * self.seconds_per_step / HOUR
 
-    def sampling_seconds(self, network: str) -> float:
-        """Return the seconds of all calls of a network."""
-        share = self.utilisation.head if network == "head" else self.utilisation.backbone
-        made = [calls for calls in self.sampling.calls if calls.network == network]
-        return sum(calls.count * seconds(calls.each, self.device, self.precision, share) for calls in made)
-
-    @property
-    def seconds_to_sample(self) -> float:
-        """Seconds until the images are generated."""
-        return sum(self.sampling_seconds(network) for network in ("backbone", "head", "other"))
-
-    def seconds_with(self, transitions: int, head_steps: int) -> float:
-        """Return `seconds_to_sample` for other numbers of steps: T (backbone + S head)."""
-        total = 0.0
-        for calls in self.sampling.calls:
-            share = self.utilisation.head if calls.network == "head" else self.utilisation.backbone
-            times = transitions / self.sampling.transitions
-            if calls.network == "head" and calls.evaluations:
-                times *= head_steps / self.sampling.config.head_steps
+    def sampling_seconds(self, *networks: str, transitions: int | None = None, head_steps: int | None = None) -> float:
+        """Return the seconds of all calls of some networks (default: all); T (backbone + S head) for other steps."""
+        own, total = self.sampling, 0.0
+        for calls in (calls for calls in own.calls if calls.network in (networks or NETWORKS)):
+            head = calls.network == "head"
+            times = (transitions or own.transitions) / own.transitions
+            if head and calls.evaluations:
+                times *= (head_steps or own.config.head_steps) / own.config.head_steps
+            share = self.utilisation.head if head else self.utilisation.backbone
             total += times * calls.count * seconds(calls.each, self.device, self.precision, share)
         return total
 
@@ -139,7 +128,7 @@ def plan(
     steps: int,
     *,
     text: Text | None = None,
-    micro_batch: int | None = None,
+    gradient_accumulation_steps: int = 1,
     replicas: int = 1,
     precision: Precision = "bfloat16",
     utilisation: Utilisation = Utilisation(),
@@ -147,76 +136,44 @@ def plan(
 ) -> Plan:
     """Plan `steps` of training for a model built on the meta device, on states of `shape` (*grid, channels).
 
-    `batch` is the batch size over all GPUs, `micro_batch` the images that a GPU computes at a time (None: all of its
-    images). FSDP2 shards within each of `replicas` groups of GPUs. `text` is the length and width of the text
-    embedding; text encoder and autoencoder are not counted. `sampling` defaults to the variant's number of steps.
+    `batch` is the batch size over all GPUs and accumulation steps. FSDP2 shards within each of `replicas` groups of
+    GPUs. `text` is the length and width of the text embedding; text encoder and autoencoder are not counted. `sampling`
+    defaults to the variant's number of steps.
     """
-    _require_meta(model)
     require_precision(precision)
     device = device if isinstance(device, Accelerator) else find_device(device)
-    micro_batch = _micro_batch(positive_int("The batch", batch), positive_int("The number of GPUs", gpus), micro_batch)
-    group = _group_size(gpus, replicas)
+    accumulation = positive_int("The number of accumulation steps", gradient_accumulation_steps)
+    parts = positive_int("The number of GPUs", gpus) * accumulation
+    _require_plannable(model, positive_int("The batch", batch), parts, gpus, replicas)
+    micro_batch, found = batch // parts, dict[str, Memory]()
     with _require_no_values(model):
         sampled = sampling_cost(model, shape, text, sampling)
         once = flops(model, shape, text, micro_batch)
         measure = partial(activations, model, shape, text, micro_batch, precision)
         used = measure(checkpoint=False), measure(checkpoint=True) if checkpointed(model) else None
-    return Plan(
-        device=device,
-        gpus=gpus,
-        batch=batch,
-        micro_batch=micro_batch,
-        steps=positive_int("The number of steps", steps),
-        tokens=prod(shape[:-1]),
-        precision=precision,
-        utilisation=utilisation,
-        parameters=parameters(model),
-        trained=parameters(model, trained=True),
-        flops={part: batch // micro_batch * count for part, count in once.items()},
-        activations=used,
-        memory=_memory(model, used, group, precision, batch // (gpus * micro_batch)),
-        sampling=sampled,
-    )
-
-
-def _memory(
-    model: Model,
-    used: tuple[Activations, Activations | None],
-    group: int,
-    precision: Precision,
-    accumulation_steps: int,
-) -> dict[str, Memory]:
-    """Return the memory under DDP, and under FSDP2 in groups of `group` GPUs, without and with checkpointing."""
-    found: dict[str, Memory] = {}
     for kind, kept in zip(("", ", checkpointing"), used, strict=True):
         if kept is not None:
             found[f"DDP{kind}"] = replicated(model, kept)
-            found[f"FSDP2{kind}"] = sharded(model, kept, group, precision, accumulation_steps)
-    return found
+            found[f"FSDP2{kind}"] = sharded(model, kept, gpus // replicas, precision, accumulation)
+    return Plan(
+        device, gpus, batch, micro_batch, positive_int("The number of steps", steps), prod(shape[:-1]), precision,
+        utilisation, parameters(model), parameters(model, trained=True),
+        {part: parts * count for part, count in once.items()}, used, found, sampled,
+    )  # fmt: skip
 
 
-def _require_meta(model: Model) -> None:
+def _require_plannable(model: Model, batch: int, parts: int, gpus: int, replicas: int) -> None:
     if not all(p.is_meta for p in model.parameters()):
         raise ValueError('Build the model on the meta device: `with torch.device("meta"):`.')
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("No parameter of this model requires gradients: leave out init.freeze.")
-
-
-def _group_size(gpus: int, replicas: int) -> int:
-    """Return the number of GPUs that together hold all weights."""
+    if batch % parts:
+        raise ValueError(
+            f"A batch of {batch} cannot be divided into {parts} parts ({gpus} GPUs); change --train.batch-size or "
+            "--train.gradient-accumulation-steps."
+        )
     if gpus % positive_int("The number of replicas", replicas):
         raise ValueError(f"{gpus} GPUs are not divisible into {replicas} replicas.")
-    return gpus // replicas
-
-
-def _micro_batch(batch: int, gpus: int, micro_batch: int | None) -> int:
-    """Return the images that a GPU computes at a time."""
-    parts = 1 if micro_batch is None else positive_int("The micro-batch", micro_batch)
-    if batch % (gpus * parts):
-        raise ValueError(
-            f"A batch of {batch} is not divisible by {gpus} GPUs x {parts}; make it a multiple of {gpus * parts}."
-        )
-    return batch // gpus if micro_batch is None else micro_batch
 
 
 @contextmanager

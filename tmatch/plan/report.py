@@ -5,12 +5,11 @@ from io import StringIO
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from tmatch.plan.devices import GIB
-from tmatch.plan.plan import SPARE, Plan
+from tmatch.plan.plan import NETWORKS, SPARE, Plan
 
-NETWORKS = ("backbone", "head", "other")
 STEPS = (1, 4, 16, 32, 64, 128)
 HEAD_STEPS = (1, 4, 16, 64)
 
@@ -26,48 +25,37 @@ def render(plan: Plan, width: int = 120) -> str:
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """Return the plan as JSON values in bytes, FLOPs and seconds, unless a name says otherwise."""
+    settings = "gpus batch micro_batch gradient_accumulation_steps steps tokens_per_image precision"
+    results = "seconds_per_step images_per_second tokens_per_second days gpu_hours"
+    sampled = plan.sampling
     return {
         "device": plan.device.name,
-        "gpus": plan.gpus,
-        "batch": plan.batch,
-        "micro_batch": plan.micro_batch,
-        "gradient_accumulation_steps": plan.accumulation_steps,
-        "steps": plan.steps,
-        "tokens_per_image": plan.tokens,
-        "precision": plan.precision,
+        **{name: getattr(plan, name) for name in settings.split()},
         "utilisation": asdict(plan.utilisation),
-        "parameters": dict(plan.parameters),
-        "trained": dict(plan.trained),
-        "flops_per_step": dict(plan.flops),
-        "activations": [None if used is None else asdict(used) for used in plan.activations],
+        "parameters": plan.parameters,
+        "trained": plan.trained,
+        "flops_per_step": plan.flops,
+        "activations": [used and asdict(used) for used in plan.activations],
         "memory_per_rank": {
-            way: {
-                **asdict(memory),
-                "total": memory.total,
-                "fits": plan.fits(memory),
+            strategy: {
+                **asdict(memory), "total": memory.total, "fits": plan.fits(memory),
                 "largest_micro_batch": plan.largest_micro_batch(memory),
             }
-            for way, memory in plan.memory.items()
+            for strategy, memory in plan.memory.items()
         },
-        "seconds_per_step": plan.seconds_per_step,
-        "images_per_second": plan.images_per_second,
-        "tokens_per_second": plan.tokens_per_second,
-        "days": plan.days,
-        "gpu_hours": plan.gpu_hours,
+        **{name: getattr(plan, name) for name in results.split()},
         "sampling": {
-            "transitions": plan.sampling.transitions,
-            "head_steps": plan.sampling.config.head_steps,
-            "guided": plan.sampling.guided,
-            "images": plan.sampling.images,
-            "evaluations": {name: plan.sampling.evaluations(name) for name in NETWORKS},
-            "flops": {name: plan.sampling.flops(name) for name in NETWORKS},
+            "transitions": sampled.transitions,
+            "head_steps": sampled.config.head_steps,
+            "guided": sampled.guided,
+            "images": sampled.images,
+            "evaluations": {name: sampled.evaluations(name) for name in NETWORKS},
+            "flops": {name: sampled.flops(name) for name in NETWORKS},
             "seconds": {name: plan.sampling_seconds(name) for name in NETWORKS},
-            "min_seconds": plan.seconds_to_sample,
-            "min_seconds_by_steps": {
-                steps: {head: plan.seconds_with(steps, head) for head in _head_steps(plan)} for steps in _steps(plan)
-            },
+            "min_seconds": plan.sampling_seconds(),
+            "min_seconds_by_steps": _seconds_by_steps(plan),
         },
-    }
+    }  # fmt: skip
 
 
 def _model(plan: Plan) -> Table:
@@ -82,28 +70,24 @@ def _model(plan: Plan) -> Table:
 
 def _memory(plan: Plan) -> Table:
     kinds = ("weights", "gradients", "moments", "average", "copies", "activations")
-    title = (
-        f"GiB per GPU ({plan.gpus} x {plan.device.name}), micro-batches of {plan.micro_batch} images, {plan.precision}"
-    )
+    gpus = f"GiB per GPU ({plan.gpus} x {plan.device.name})"
     spare = f"{plan.device.memory / GIB:.0f} GiB per GPU, of which {SPARE:.0%} is reserved. "
     times = "Checkpointing recomputes blocks; times are for the model as built."
-    caption = spare + (times if plan.activations[1] else "This backbone does not support checkpointing.")
-    table = Table(title=title, caption=caption)
-    table.add_column(no_wrap=True)
-    for heading in (*kinds, "total", "fits", "largest micro-batch"):
-        table.add_column(heading)
+    table = Table(
+        Column(no_wrap=True), *kinds, "total", "fits", "largest micro-batch",
+        title=f"{gpus}, micro-batches of {plan.micro_batch} images, {plan.precision}",
+        caption=spare + (times if plan.activations[1] else "This backbone does not support checkpointing."),
+    )  # fmt: skip
     for strategy, memory in plan.memory.items():
-        numbers = [f"{getattr(memory, kind) / GIB:.1f}" for kind in kinds]
-        fits = "yes" if plan.fits(memory) else "no"
-        largest = str(plan.largest_micro_batch(memory))
-        table.add_row(strategy, *numbers, f"{memory.total / GIB:.1f}", fits, largest)
+        numbers = [f"{getattr(memory, kind) / GIB:.1f}" for kind in (*kinds, "total")]
+        table.add_row(strategy, *numbers, "yes" if plan.fits(memory) else "no", str(plan.largest_micro_batch(memory)))
     return table
 
 
 def _training(plan: Plan) -> Table:
     utilisation = f"at {plan.utilisation.training:.0%} of the peak"
     table = Table("", utilisation, title=f"Training: {plan.steps:,} steps of {plan.batch:,} images")
-    table.add_row("step", f"{plan.seconds_per_step:,.3f} s, {plan.accumulation_steps} micro-batches per GPU")
+    table.add_row("step", f"{plan.seconds_per_step:,.3f} s, {plan.gradient_accumulation_steps} micro-batches per GPU")
     table.add_row("speed", f"{plan.images_per_second:,.0f} images/s, {plan.tokens_per_second:,.0f} tokens/s")
     hours = 24 * plan.days
     time = f"{plan.days:,.2f} days" if hours > 2 else f"{60 * hours:,.1f} minutes"
@@ -116,7 +100,7 @@ def _sampling(plan: Plan) -> Table:
     images = "1 image" if sampled.images == 1 else f"{sampled.images} images"
     guided = "with guidance" if sampled.guided else "without guidance"
     steps = f"{sampled.transitions} x {sampled.config.head_steps} steps {guided}"
-    title = f"Sampling {images} on one GPU: {steps}, at least {plan.seconds_to_sample:,.3f} s"
+    title = f"Sampling {images} on one GPU: {steps}, at least {plan.sampling_seconds():,.3f} s"
     caption = f"At {utilisation.backbone:.1%} of the peak for the backbone and {utilisation.head:.1%} for the head."
     table = Table("network", "evaluations", "GFLOPs", "seconds", title=title, caption=caption, min_width=76)
     for name in NETWORKS:
@@ -125,21 +109,18 @@ def _sampling(plan: Plan) -> Table:
     return table
 
 
-def _steps(plan: Plan) -> tuple[int, ...]:
-    """Return the rows: the transitions of the model, if it allows no others."""
-    return (plan.sampling.transitions,) if plan.sampling.config.steps is None else STEPS
-
-
-def _head_steps(plan: Plan) -> tuple[int, ...]:
-    return HEAD_STEPS if plan.sampling.evaluations("head") else (plan.sampling.config.head_steps,)
+def _seconds_by_steps(plan: Plan) -> dict[int, dict[int, float]]:
+    """Return seconds by transitions and head steps; only the model's own where there is no choice."""
+    sampled = plan.sampling
+    rows = (sampled.transitions,) if sampled.config.steps is None else STEPS
+    columns = HEAD_STEPS if sampled.evaluations("head") else (sampled.config.head_steps,)
+    return {n: {k: plan.sampling_seconds(transitions=n, head_steps=k) for k in columns} for n in rows}
 
 
 def _times(plan: Plan) -> Table:
-    title = "Minimum seconds by transitions and head steps"
-    has_head = bool(plan.sampling.evaluations("head"))
-    table = Table(
-        "", *(f"{head} head" if has_head else "no head" for head in _head_steps(plan)), title=title, min_width=56
-    )
-    for steps in _steps(plan):
-        table.add_row(str(steps), *(f"{plan.seconds_with(steps, head):,.3f}" for head in _head_steps(plan)))
+    rows, has_head = _seconds_by_steps(plan), plan.sampling.evaluations("head")
+    columns = [f"{head} head" if has_head else "no head" for head in next(iter(rows.values()))]
+    table = Table("", *columns, title="Minimum seconds by transitions and head steps", min_width=56)
+    for steps, row in rows.items():
+        table.add_row(str(steps), *(f"{seconds:,.3f}" for seconds in row.values()))
     return table

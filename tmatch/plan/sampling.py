@@ -13,7 +13,7 @@ from tmatch.generation.config import SamplingConfig
 from tmatch.guidance import ClassifierFreeGuidance, NoGuidance
 from tmatch.head import Head, TimeCache
 from tmatch.model import Model
-from tmatch.plan.dry_run import Call, CallLog, dry_run
+from tmatch.plan.dry_run import Call, DryRun
 from tmatch.plan.meter import Cost, cost
 from tmatch.plan.training import StateShape, Text, condition_of
 from tmatch.rng import RandomStreams
@@ -55,17 +55,17 @@ def sampling_cost(
     model: Model, shape: StateShape, text: Text | None, config: SamplingConfig = SamplingConfig(), images: int = 1
 ) -> SamplingCost:
     """Count calls in a dry run of the sampler, then measure one call of each kind; no guidance without a text."""
-    kernel, guided = model.kernel, text is not None and config.guidance != 1
-    with dry_run(kernel) as log:
-        _sample(model, shape, text, config, guided, positive_int("The number of images", images))
-    calls = [*_backbone_calls(kernel.backbone, log)]
+    kernel, run, guided = model.kernel, DryRun(model), text is not None and config.guidance != 1
+    _sample(run.model, shape, text, config, guided, positive_int("The number of images", images))
+    calls = [*_backbone_calls(kernel.backbone, run)]
     if kernel.head is not None and kernel.distribution is not None:
         nfe = kernel.distribution.nfe(config.build())
         if nfe is None:
             raise ValueError(f"The adaptive solver '{config.solver}' has no fixed cost; plan with a fixed-step solver.")
-        calls += _head_calls(kernel.head, log, nfe)
-    for call in log.other.values():
-        calls.append(Calls("other", True, call.count, cost(partial(call.named["layer"], *call.args), kernel)))
+        calls += _head_calls(kernel.head, run, nfe)
+    for call in run.calls("other"):
+        layer = call.named["layer"]
+        calls.append(Calls("other", True, call.count, cost(partial(layer.forward, *call.args), layer)))
     transitions = model.transitions(config.steps, build_sampler(config.sampler))
     return SamplingCost(config, guided, images, transitions, tuple(calls))
 
@@ -81,11 +81,11 @@ def _sample(
     model.sample(shape, rng, condition, config.steps, params, sampler=build_sampler(config.sampler))
 
 
-def _backbone_calls(backbone: nn.Module, log: CallLog) -> Iterator[Calls]:
-    for call in log.caches.values():
+def _backbone_calls(backbone: nn.Module, run: DryRun) -> Iterator[Calls]:
+    for call in run.calls("cache"):
         each = cost(partial(cast("SequenceBackbone", backbone).init_cache, *call.args), backbone)
         yield Calls("backbone", False, call.count, each)
-    for call in log.backbone.values():
+    for call in run.calls("backbone"):
         yield Calls("backbone", True, call.count, _backbone_cost(backbone, call))
 
 
@@ -103,15 +103,14 @@ def _backbone_cost(backbone: nn.Module, call: Call) -> Cost:
     return cost(partial(backbone, x, **{**call.named, "cache": cache}), backbone)
 
 
-def _head_calls(head: Head, log: CallLog, nfe: int) -> Iterator[Calls]:
+def _head_calls(head: Head, run: DryRun, nfe: int) -> Iterator[Calls]:
     """Yield what the head computes once for all s, and its `nfe` velocities."""
-    for call in log.preparations.values():
+    for call in run.calls("prepare"):
         yield Calls("head", False, call.count, cost(partial(head.prepare, *call.args), head))
-    for (_, warm), call in log.head.items():
+    for call in run.calls("head"):
         y, s, prepared = call.args
-        cache = None if prepared.cache is None else TimeCache()
         with torch.no_grad():
-            context = head.prepare(prepared.h, prepared.t, cache)
-            if warm:
+            context = head.prepare(prepared.h, prepared.t, None if prepared.cache is None else TimeCache())
+            if call.named["warm"]:
                 head(y, s, context)
         yield Calls("head", True, nfe * call.count, cost(partial(head, y, s, context), head))

@@ -1,7 +1,7 @@
 """The cost of a training step: parameters, FLOPs and activations."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from tmatch.condition import Condition
 from tmatch.kernel import Kernel
 from tmatch.model import Model
 from tmatch.plan.gpu import GPUSimulationMode
-from tmatch.plan.meter import PeakMemoryMode, backward, checkpointing, gradients
+from tmatch.plan.meter import PeakMemoryMode, backward
 from tmatch.rng import RandomStreams
 from tmatch.tensors import Precision
 
@@ -63,18 +63,32 @@ def flops(model: Model, shape: StateShape, text: Text | None, batch: int) -> Per
     The counter identifies the backbone by its class. Layers in neither network (readouts, embeddings) are measured
     separately; the remainder is the head's.
     """
+    model = _copy(model)
     kernel, counter = model.kernel, FlopCounterMode(display=False)
     calls: list[tuple[nn.Module, tuple[Tensor, ...]]] = []  # of layers in neither network
-    with ExitStack() as hooks:
-        for part in others(kernel):
-            hook = part.register_forward_hook(lambda part, args, _: calls.append((part, args)))
-            hooks.callback(hook.remove)
-        with counter, GPUSimulationMode(), gradients(model):
-            backward(loss_of(model, shape, text, batch))
+    for part in others(kernel):
+        part.register_forward_hook(lambda part, args, _: calls.append((part, args)))
+    with counter, GPUSimulationMode():
+        backward(loss_of(model, shape, text, batch))
     backbone = sum(counter.get_flop_counts()[type(kernel.backbone).__name__].values())
     rest = counter.get_total_flops() - backbone
     other = rest if kernel.head is None else sum(_alone(part, args) for part, args in calls)
     return {"backbone": backbone, "head": rest - other, "other": other}
+
+
+def _copy(model: Model, checkpoint: bool | None = None) -> Model:
+    """Return a copy with gradients, to which the backward pass adds, and with or without checkpointing."""
+    model = deepcopy(model)
+    for p in model.parameters():
+        p.grad = torch.empty_like(p) if p.requires_grad else None
+    for part in [] if checkpoint is None else checkpointed(model):
+        part.checkpointing = checkpoint  # type: ignore[assignment]
+    return model
+
+
+def checkpointed(model: nn.Module) -> list[nn.Module]:
+    """Return the networks that support checkpointing."""
+    return [part for part in model.modules() if isinstance(getattr(part, "checkpointing", None), bool)]
 
 
 def others(kernel: Kernel) -> list[nn.Module]:
@@ -87,8 +101,8 @@ def others(kernel: Kernel) -> list[nn.Module]:
 def _alone(part: nn.Module, args: tuple[Tensor, ...]) -> int:
     """Count FLOPs of the forward and backward pass of one layer."""
     inputs = [x.detach().requires_grad_(x.requires_grad) for x in args]
-    with FlopCounterMode(display=False) as counter, gradients(part):
-        out = part(*inputs)
+    with FlopCounterMode(display=False) as counter:
+        out = part.forward(*inputs)
         if out.requires_grad:
             backward(out)
     return counter.get_total_flops()
@@ -101,8 +115,8 @@ def activations(
 
     Tensor sizes in eager execution: an allocator adds fragmentation, and a compiler may keep less.
     """
-    alive, gpu = PeakMemoryMode(), GPUSimulationMode(autocast=precision == "bfloat16")
-    with checkpointing(model, checkpoint), gradients(model), alive, gpu:
+    model, alive, gpu = _copy(model, checkpoint), PeakMemoryMode(), GPUSimulationMode(precision == "bfloat16")
+    with alive, gpu:
         loss = loss_of(model, shape, text, batch)
         kept = alive.now - gpu.copies
         backward(loss)

@@ -16,9 +16,7 @@ A new process is a subclass with a `next_noise`.
 """
 
 from tmatch.process.base import Process, Transition
-from tmatch.process.diffusion import DiffusionProcess
-from tmatch.process.gaussian import GaussianProcess, LinearProcess
-from tmatch.process.independent import IndependentLinearProcess
+from tmatch.process.noise import DiffusionProcess, GaussianProcess, IndependentLinearProcess, LinearProcess
 from tmatch.process.schedule import SCHEDULES, Cosine, Linear, Schedule, VariancePreserving
 
 PROCESSES: dict[str, Process] = {

@@ -61,9 +61,7 @@ class VariancePreserving(Schedule):
 
     def __post_init__(self) -> None:
         if not (0 <= self.beta_min <= self.beta_max < math.inf and self.beta_max > 0):
-            raise ValueError(
-                f"VariancePreserving needs 0 <= beta_min <= beta_max; got {self.beta_min}, {self.beta_max}."
-            )
+            raise ValueError(f"VariancePreserving needs 0 <= beta_min <= beta_max; got {self!r}.")
 
     def __str__(self) -> str:
         return "variance preserving"

@@ -27,15 +27,6 @@ def preflight(run: AnyRun, out: Path) -> None:
 
 
 __all__ = [
-    "MODELS",
-    "AnyRun",
-    "AutoencoderRun",
-    "BackboneConfig",
-    "InitConfig",
-    "LoadedModel",
-    "ModelConfig",
-    "RunConfig",
-    "fit",
-    "load_model",
-    "preflight",
-]
+    "MODELS", "AnyRun", "AutoencoderRun", "BackboneConfig", "InitConfig", "LoadedModel", "ModelConfig", "RunConfig",
+    "fit", "load_model", "preflight",
+]  # fmt: skip

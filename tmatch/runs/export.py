@@ -3,14 +3,12 @@
 import inspect
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tmatch.codec.diffusers import PretrainedAutoencoder
-from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS
+from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS, AutoencoderConfig
 from tmatch.conditioning.transformers import PretrainedText
 from tmatch.data.manifest import Identity
 from tmatch.datasets import ImageEncoders, ShardEncoders
@@ -21,7 +19,30 @@ from tmatch.runs.config import InitConfig, ModelConfig
 from tmatch.runs.load import HUB, MODELS, LoadedModel
 
 FRONT = "---\nlibrary_name: tmatch\n"
-"""How our model cards begin."""
+CARD = (
+    FRONT
+    + """pipeline_tag: text-to-image
+tags: [transition-matching]
+---
+
+# {title}
+
+An image generator trained by Transition Matching: the variant `{run.variant}` of tmatch, {parameters:,.1f}M parameters,
+states of {shape}.
+
+```python
+from tmatch.pipeline import Pipeline
+
+pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hub
+pipe("a red circle").images[0].save("image.png")
+```
+
+Trained for up to {run.train.steps:,} steps of {run.train.batch_size:,} images at a learning rate of
+{run.train.learning_rate:g}; the weights are averaged. Default sampling: {steps} and guidance {run.sampling.guidance:g}.
+{more}
+Training data, its licence, and intended use: fill in here.
+"""
+)
 
 
 def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16, card: str | None = None) -> None:
@@ -56,13 +77,12 @@ def _own_card(folder: Path, name: str) -> str | None:
 
 
 def _copy_autoencoder(source: Path, target: Path) -> None:
-    """Copy the weights and the settings, without the paths that the latter name."""
+    """Copy the weights and the architecture, without the other settings of the run, which name paths."""
     target.mkdir()
     shutil.copyfile(source / WEIGHTS, target / WEIGHTS)
     settings = json.loads((source / SETTINGS).read_text())
-    if isinstance(settings.get("data"), dict) and "folder" in settings["data"]:
-        settings["data"]["folder"] = "images"
-    write_text(target / SETTINGS, json.dumps(settings, indent=2) + "\n")
+    kept = {key: settings[key] for key in AutoencoderConfig.model_fields}
+    write_text(target / SETTINGS, json.dumps(kept, indent=2) + "\n")
 
 
 def _anonymous(model: LoadedModel) -> ModelConfig:
@@ -107,52 +127,21 @@ def _is_local(encoder: Identity, included: Path) -> bool:
 
 def model_card(model: LoadedModel, title: str) -> str:
     """A model card in the hub's format: what the model is, how it was trained, how good it is, how to use it."""
-    return "\n".join(_card(model, title)) + "\n"
-
-
-def _card(model: LoadedModel, title: str) -> Iterator[str]:
     config = _anonymous(model)
-    train, sampling = config.run.train, config.run.sampling
     parameters = sum(p.numel() for p in model.pipeline.trained().parameters())
-    yield from ("---", "library_name: tmatch", "pipeline_tag: text-to-image", "tags: [transition-matching]", "---", "")
-    yield from (f"# {title}", "")
-    yield f"An image generator trained by Transition Matching: the variant `{config.run.variant}` of tmatch, "
-    yield f"{parameters / 1e6:,.1f}M parameters, states of {' x '.join(map(str, config.shape))}."
-    yield from ("", "```python", "from tmatch.pipeline import Pipeline", "")
-    yield f'pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hub'
-    yield from ('pipe("a red circle").images[0].save("image.png")', "```", "")
-    yield from _fine_tuned(model.config.run.init)
-    yield f"Trained for up to {train.steps:,} steps of {train.batch_size:,} images at a learning rate of "
-    yield f"{train.learning_rate:g}; the weights are averaged. Default sampling: {sampling.steps or 'its own'} "
-    yield f"steps{_head_steps(model)} and guidance {sampling.guidance:g}."
-    if isinstance(config.encoders, ShardEncoders):
-        yield from ("", f"Autoencoder: `{config.encoders.autoencoder.name}`.")
-        yield f"Text encoder: `{config.encoders.text.name}`."
-    result = _result(model.folder)
-    if "captions_satisfied" in result:
-        (low, high), share = result["interval_95"], result["captions_satisfied"]
-        yield from ("", f"Captions satisfied, of {result['prompts']:,} held-out ones: {share:.3f}")
-        yield f"(95% interval {low:.3f} to {high:.3f})."
-    yield from ("", "Training data, its licence, and intended use: fill in here.")
-
-
-def _fine_tuned(init: InitConfig) -> Iterator[str]:
-    """What the model was initialized from, by a public name."""
+    steps = f"{config.run.sampling.steps or 'its own'} steps"
+    if model.pipeline.model.kernel.head is not None:
+        steps += f", {config.run.sampling.head_steps} head steps in each"
+    more, init, result = "", model.config.run.init, model.folder / "result.json"
     if init.model is not None:
-        public = init.model.startswith(HUB) or init.model in MODELS
+        public = f"`{init.model}`" if init.model.startswith(HUB) or init.model in MODELS else "an unpublished model"
         how = f" by LoRA of rank {init.lora}" if init.lora else " with a frozen backbone" if init.freeze else ""
-        yield f"Fine-tuned from {f'`{init.model}`' if public else 'an unpublished model'}{how}."
-
-
-def _head_steps(model: LoadedModel) -> str:
-    head = model.pipeline.model.kernel.head
-    return "" if head is None else f", {model.config.run.sampling.head_steps} head steps in each"
-
-
-def _result(folder: Path) -> dict[str, Any]:
-    """What the finished run measured, if it did."""
-    try:
-        found = json.loads((folder / "result.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        more += f"\nFine-tuned from {public}{how}.\n"
+    if isinstance(config.encoders, ShardEncoders):
+        more += f"\nAutoencoder: `{config.encoders.autoencoder.name}`. Text encoder: `{config.encoders.text.name}`.\n"
+    if result.is_file() and "captions_satisfied" in (found := json.loads(result.read_text())):
+        (low, high), share = found["interval_95"], found["captions_satisfied"]
+        more += f"\nCaptions satisfied, of {found['prompts']:,} held-out ones: {share:.3f}"
+        more += f" (95% interval {low:.3f} to {high:.3f}).\n"
+    shape = " x ".join(map(str, config.shape))
+    return CARD.format(title=title, run=config.run, parameters=parameters / 1e6, shape=shape, steps=steps, more=more)

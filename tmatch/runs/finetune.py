@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tmatch.conditioning import Conditioner, WordEncoder
 from tmatch.datasets import Encoders, ImageEncoders
+from tmatch.extras import needs_extra
 from tmatch.files import locked, write_text
 from tmatch.migrate import migrate_weight_name
 from tmatch.model import Model
@@ -16,7 +17,6 @@ from tmatch.ranks import rank_and_world_size
 from tmatch.rng import seeded_init
 from tmatch.runs.config import BackboneConfig, InitConfig, ModelConfig
 from tmatch.runs.load import build_network, read_config, read_model
-from tmatch.runs.lora import add_lora
 from tmatch.train import GeneratorTask, checkpoint
 
 Weights = dict[str, Tensor]
@@ -75,7 +75,18 @@ def _freeze(init: InitConfig, task: nn.Module, names: Collection[str], backbone:
             parameter.requires_grad_(False)
     if init.lora:
         with seeded_init(seed):
-            add_lora(backbone, init.lora)
+            _add_lora(backbone, init.lora)
+
+
+def _add_lora(backbone: nn.Module, rank: int) -> None:
+    """Replace every W of the blocks by W + B A, with B = 0 at first, and train A and B only."""
+    with needs_extra("LoRA", "lora"):
+        from peft import LoraConfig, inject_adapter_in_model
+    linear = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
+    layers = [name for name in linear if name.startswith("blocks")]
+    if not layers:
+        raise ValueError(f"{type(backbone).__name__} has no blocks to apply LoRA to: leave out init.lora.")
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=layers), backbone)
 
 
 def _loaded_names(out: Path) -> list[str]:
@@ -108,17 +119,13 @@ def matching(own: Weights, theirs: Weights, name: str, backbone: BackboneConfig)
     missing = [key for key in own if key.startswith(prefix) and key not in fit]
     if missing:
         layer = missing[0]
-        there = f"is {_shape(theirs[layer])} there" if layer in theirs else "does not exist there"
+        there = f"is {tuple(theirs[layer].shape)} there" if layer in theirs else "does not exist there"
         sizes = " ".join(f"--backbone.{key} {getattr(backbone, key)}" for key in ("kind", "width", "depth", "heads"))
         raise ValueError(
-            f"{name} has another backbone ({layer.removeprefix(prefix)} {there} and is {_shape(own[layer])} here): use "
-            f"{sizes} and data of the same shape, or train without init.model."
+            f"{name} has another backbone ({layer.removeprefix(prefix)} {there}, {tuple(own[layer].shape)} here): "
+            f"use {sizes} and data of the same shape, or train without init.model."
         )
     return fit
-
-
-def _shape(weight: Tensor) -> str:
-    return " x ".join(map(str, weight.shape))
 
 
 def align_vocabulary(encoder: Conditioner, config: ModelConfig, own: Mapping[str, Tensor], theirs: Weights) -> bool:

@@ -16,7 +16,7 @@ from tmatch.generation import TextToImage
 from tmatch.rng import seeded_init
 from tmatch.runs.config import ModelConfig, RunConfig
 from tmatch.runs.finetune import apply_init, matching_names, require_same_encoders
-from tmatch.runs.lora import merge_lora
+from tmatch.runs.load import merge_lora
 from tmatch.train import GeneratorTask, Task, Trainer, checkpoint
 from tmatch.train.distributed import Distributed
 from tmatch.train.launch import init_distributed

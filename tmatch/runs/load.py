@@ -18,7 +18,6 @@ from tmatch.migrate import migrate_model, migrate_weight_name
 from tmatch.model import Model
 from tmatch.rng import seeded_init
 from tmatch.runs.config import ModelConfig
-from tmatch.runs.lora import merge_lora
 from tmatch.train import checkpoint
 
 _PACKAGE = Path(str(files("tmatch"))) / "weights"
@@ -85,6 +84,19 @@ def read_model(name: str) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
         return folder, config, {migrate_weight_name(key): x.float() for key, x in merge_lora(tensors).items()}
     except (SafetensorError, RuntimeError, KeyError) as error:
         raise ValueError(f"{file} is damaged ({error}); copy it again or train the model again.") from error
+
+
+def merge_lora(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights under their plain names, with W + B A merged."""
+    plain: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        layer, base, kind = name.partition(".base_layer.")
+        if base and kind == "weight":
+            down, up = (weights[f"{layer}.lora_{part}.default.weight"] for part in "AB")
+            weight = weight + up @ down
+        if base or ".lora_" not in name:
+            plain[f"{layer}.{kind}" if base else name] = weight
+    return plain
 
 
 def _folder(name: str) -> Path:

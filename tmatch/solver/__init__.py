@@ -2,10 +2,7 @@
 
 from tmatch.solver.adaptive import Adaptive
 from tmatch.solver.base import FixedStep, Solver, Velocity
-from tmatch.solver.euler import Euler
-from tmatch.solver.heun import Heun
-from tmatch.solver.midpoint import Midpoint
-from tmatch.solver.rk4 import RK4
+from tmatch.solver.runge_kutta import RK4, Euler, Heun, Midpoint
 
 SOLVERS: dict[str, type[FixedStep]] = {
     "euler": Euler,

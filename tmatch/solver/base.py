@@ -32,9 +32,7 @@ class FixedStep(Solver):
     def __init__(self, steps: Steps = 4) -> None:
         self.grid = time_grid(steps)
         if self.grid[0] != 0 or self.grid[-1] != 1:
-            raise ValueError(
-                f"A solver integrates from s = 0 to s = 1; got times from {self.grid[0]} to {self.grid[-1]}."
-            )
+            raise ValueError(f"A solver integrates from s = 0 to s = 1; got {self.grid.tolist()}.")
 
     @property
     def calls(self) -> int:

@@ -1,4 +1,4 @@
-"""Y = X_0, the noise."""
+"""Y that determine X_T: the difference, the data and the noise."""
 
 import torch
 from torch import Tensor
@@ -7,6 +7,33 @@ from tmatch.parametrization.base import Parametrization
 from tmatch.process import Process, Transition
 from tmatch.tensors import State
 from tmatch.times import Times
+
+
+class Difference(Parametrization):
+    """Y = X_T - X_0 (Eq. 11); on the linear process X_{t'} = X_t + (t' - t) Y (Eq. 12)."""
+
+    symbol = "X_T - X_0"
+
+    def target(self, q: Transition) -> State:
+        return q.x_T - q.z_t
+
+    def endpoints(self, x_t: State, y: State, sigma: Tensor, alpha: Tensor) -> tuple[State, State]:
+        """X_0 = (X_t - alpha Y) / (sigma + alpha), X_T = X_0 + Y."""
+        z_t = (x_t - alpha * y) / (sigma + alpha)
+        return z_t, z_t + y
+
+
+class CleanState(Parametrization):
+    """Y = X_T: x-prediction."""
+
+    symbol = "X_T"
+
+    def target(self, q: Transition) -> State:
+        return q.x_T
+
+    def endpoints(self, x_t: State, y: State, sigma: Tensor, alpha: Tensor) -> tuple[State, State]:
+        """Z_t = (X_t - alpha Y) / sigma; sigma > 0 because no step starts at t = 1."""
+        return (x_t - alpha * y) / sigma, y
 
 
 class NoiseState(Parametrization):
