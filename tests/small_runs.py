@@ -18,14 +18,8 @@ NETWORKS: dict[str, Any] = {
 
 
 def small_run(variant: str = "dtm-mean", **changes: object) -> RunConfig:
-    settings: dict[str, Any] = {
-        "train": TRAIN,
-        "data": ShapesData(images=40),
-        "autoencoder": "shapes",
-        **NETWORKS,
-        **changes,
-    }
-    return RunConfig(variant=variant, validation_images=4, eval_prompts=6, **settings)
+    own: dict[str, Any] = {"train": TRAIN, "data": ShapesData(images=40), "autoencoder": "shapes", **NETWORKS}
+    return RunConfig(variant=variant, validation_images=4, eval_prompts=6, **{**own, **changes})
 
 
 def changed(run: RunConfig, **train: object) -> RunConfig:
