@@ -1,5 +1,5 @@
 #!/bin/sh
-# Train on several machines:  sbatch scripts/slurm.sh RECIPE --shards DIR --out DIR [settings]
+# Train on several machines:  sbatch scripts/slurm.sh RECIPE --data.folders DIR --out DIR [settings]
 #
 # DIR is on a file system that all machines share. Ten minutes before its time limit the run saves and is requeued; the
 # requeued job resumes it. `scancel` saves and ends it, if saving takes no longer than the cluster waits (KillWait). Add

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Train on all GPUs of this machine:  scripts/torchrun.sh RECIPE --shards DIR --out DIR [settings]
+# Train on all GPUs of this machine:  scripts/torchrun.sh RECIPE --data.folders DIR --out DIR [settings]
 # or, without GPUs, on CPU cores:  PROCESSES=2 scripts/torchrun.sh shapes-dtm-mean --out DIR [settings]
 #
 # Rerun the same command to resume after a crash, Ctrl-C or a reboot, with any number of processes. If a process dies,
@@ -33,11 +33,11 @@ run=$!
 over=
 end() {
   signalled=yes
-  told=" $(pgrep -d ' ' -P "$run") " || true
+  children=" $(pgrep -d ' ' -P "$run") " || true
   pkill -TERM -P "$run" || { over=yes && kill -TERM "$run"; }
   while sleep 1 && kill -0 "$run" 2>/dev/null; do
     for process in $(pgrep -P "$run"); do
-      case $told in *" $process "*) ;; *) over=yes && kill -TERM "$run" && return ;; esac
+      case $children in *" $process "*) ;; *) over=yes && kill -TERM "$run" && return ;; esac
     done
   done
 }

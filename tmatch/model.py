@@ -58,8 +58,14 @@ class Model(nn.Module, ABC):
         """The times that Algorithm 2 visits; raises if this model cannot take those steps."""
         return self.parametrization.grid(self.times, steps)
 
+    def check_sampler(self, sampler: Sampler) -> None:
+        """Raise if a sampler other than the default does not apply: NextState has learned the path and its noise."""
+        if isinstance(self.parametrization, NextState) and sampler != Sampler():
+            raise ValueError("A model that predicts NextState needs the default sampler.")
+
     def transitions(self, steps: Steps | None = None, sampler: Sampler = Sampler()) -> int:
         """The number of transitions that `sample` makes."""
+        self.check_sampler(sampler)
         return sum(bool(t_next > t) for t, t_next in sampler.steps(self.grid(steps)))
 
 
@@ -113,12 +119,8 @@ class TransitionMatching(Model):
         return x_t
 
     def _sampling_process(self, sampler: Sampler) -> Process:
+        self.check_sampler(sampler)
         process = sampler.process(self.process)
-        if process is not self.process and isinstance(self.parametrization, NextState):
-            raise ValueError(
-                f"{type(sampler).__name__} changes the noise of the process, but a model that predicts NextState has "
-                "learned that noise; use the default sampler."
-            )
         self.kernel.check(process, self.parametrization)
         return process
 
@@ -149,8 +151,9 @@ class FullHistoryMatching(Model):
         callback: Callback | None = None,
     ) -> State:  # fmt: skip
         grid = self.grid(steps)
-        if sampler != Sampler() or start is not None:
-            raise ValueError("Full-history models need the default sampler and cannot start from a given state.")
+        self.check_sampler(sampler)
+        if start is not None:
+            raise ValueError("Full-history models cannot start from a given state.")
         x_t = checked("The starting state", self.process.source(shape, rng), rng, condition)  # X_0 ~ p_0
         if callback is not None:
             callback(Snapshot("start", float(grid[0]), x_t))

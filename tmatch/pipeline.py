@@ -12,6 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from tmatch.config import did_you_mean
 from tmatch.data.images import to_image
 from tmatch.generation import Evaluations
 from tmatch.generation.config import SamplingConfig, require_applicable
@@ -98,7 +99,7 @@ class Pipeline:
 
     def __call__(
         self,
-        prompt: str | Sequence[str],
+        prompt: Any,  # noqa: ANN401
         *,
         negative_prompt: str = "",
         height: int | None = None,
@@ -112,16 +113,14 @@ class Pipeline:
         output_type: Output = "pil",
         **sampling: Any,  # noqa: ANN401
     ) -> PipelineOutput:
-        """Generate images for one or several prompts; the model's configuration has the defaults.
+        """Generate images for one or several prompts (or class labels); the model's configuration has the defaults.
 
         `seed` is that of the first image, and the following images have the following seeds; or it is a list with one
         seed per image. A `generator` is advanced and gives the first seed. `sampling` takes every other field of
         `SamplingConfig`: head_steps, solver, sampler, schedule, temperature, ... `output_type` is 'pil', or an array
         in [0, 1]: 'pt' (n, 3, height, width), 'np' (n, height, width, 3).
         """
-        prompts = [prompt] if isinstance(prompt, str) else prompt
-        if not isinstance(prompts, Iterable):
-            raise ValueError(f"A prompt is a string or a list of strings; got {prompt!r}.")
+        prompts = prompt if isinstance(prompt, Iterable) and not isinstance(prompt, str) else [prompt]
         if output_type not in get_args(Output):
             raise ValueError(f"output_type is one of {', '.join(get_args(Output))}; got {output_type!r}.")
         each = [text for text in prompts for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
@@ -144,7 +143,9 @@ class Pipeline:
         except ValidationError as error:
             wrong = error.errors()[0]
             name = {"steps": "num_inference_steps", "guidance": "guidance_scale"}.get(key := str(wrong["loc"][0]), key)
-            raise ValueError(f"{name}: {wrong['msg']}, got {wrong['input']!r}.") from error
+            hint = did_you_mean(key, SamplingConfig.model_fields) if wrong["type"] == "extra_forbidden" else ""
+            reason = wrong.get("ctx", {}).get("error") or f"{wrong['msg']}{hint}, got {wrong['input']!r}."
+            raise ValueError(f"{name}: {reason}") from error
         require_applicable(self.networks.model.kernel, options)
         return config
 

@@ -30,6 +30,10 @@ class Sampler:
         return own
 
 
+PAPER_RESTARTS = ((0.6, 0.4, 1), (0.8, 0.6, 3), (1.0, 0.8, 3))
+"""(late, early, times) of the paper."""
+
+
 @dataclass(frozen=True)
 class RestartSampler(Sampler):
     """At time `late`, add noise to return to `early`, `times` times, for each interval (Xu et al., 2023).
@@ -37,7 +41,7 @@ class RestartSampler(Sampler):
     The defaults are the paper's: 1000 steps become 2400 transitions.
     """
 
-    intervals: tuple[tuple[float, float, int], ...] = ((0.6, 0.4, 1), (0.8, 0.6, 3), (1.0, 0.8, 3))
+    intervals: tuple[tuple[float, float, int], ...] = PAPER_RESTARTS
 
     def __post_init__(self) -> None:
         for late, early, times in self.intervals:
@@ -90,7 +94,7 @@ class DDIMSampler(Sampler):
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "default": Sampler,
-    "restart": RestartSampler,
+    "restart": lambda *n: RestartSampler(tuple(zip(n[::3], n[1::3], map(int, n[2::3]), strict=True)) or PAPER_RESTARTS),
     "ddim": DDIMSampler,
 }
 
@@ -100,6 +104,10 @@ def build_sampler(spec: str) -> Sampler:
     name, _, given = spec.partition(":")
     make = lookup("sampler", SAMPLERS, name)
     try:
-        return make(*map(float, given.split(",") if given else ()))
+        numbers = [float(number) for number in given.split(",") if given]
+    except ValueError:
+        raise ValueError(f"The arguments of a sampler are numbers, as in ddim:0.5; got '{spec}'.") from None
+    try:
+        return make(*numbers)
     except TypeError:
         raise ValueError(f"The sampler '{name}' does not take the arguments '{given}'.") from None

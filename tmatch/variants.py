@@ -45,9 +45,9 @@ def _one_of(what: str, table: Mapping[str, object]) -> AfterValidator:
 class HeadConfig(Config):
     """The head of the variants that have one; the paper's has 6 layers of width 1024."""
 
-    kind: Annotated[str, _one_of("head", HEADS)] = Field(default="mlp", description="network")
+    kind: Annotated[str, _one_of("head", HEADS)] = Field(default="mlp", description=f"network: {', '.join(HEADS)}")
     distribution: Annotated[str, _one_of("distribution", DISTRIBUTIONS)] = Field(
-        default="flow", description="model of a token given the backbone's output"
+        default="flow", description=f"model of a token given the backbone's output: {', '.join(DISTRIBUTIONS)}"
     )
     width: PositiveInt = Field(default=1024, description="hidden width")
     depth: PositiveInt = Field(default=6, description="number of blocks")
@@ -57,7 +57,7 @@ class HeadConfig(Config):
     samples_per_token: PositiveInt = Field(default=1, description="pairs (s, noise) per token in training")
     token_fraction: float = Field(default=1.0, gt=0, le=1, description="fraction of tokens the head trains on per step")
     density: Annotated[str, _one_of("density", DENSITIES)] = Field(
-        default="uniform", description="density of s in training"
+        default="uniform", description=f"density of s in training: {', '.join(DENSITIES)}"
     )
 
 

@@ -59,13 +59,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
 
 
+def _location(parts: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Where a setting is, without the tag of a union: pydantic inserts the kind of a data set."""
+    return (parts[0], *parts[2:]) if len(parts) > 2 and parts[0] == "data" else parts
+
+
 def message(error: Exception) -> str:
     """An error in one sentence; an invalid value with its option."""
     if isinstance(error, ValidationError):
         return "; ".join(
             f"--{option}: {reason}" if option else reason
             for detail in error.errors()
-            for option in [".".join(map(str, detail["loc"])).replace("_", "-")]
+            for option in [".".join(map(str, _location(detail["loc"]))).replace("_", "-")]
             for reason in [str(detail.get("ctx", {}).get("error") or f"{detail['msg']}, got {detail['input']!r}.")]
         )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

@@ -62,12 +62,12 @@ def main(
         out: a .png file for one sheet of all images, or a folder for one file per image.
         path: also write the sampling path as a strip (-path.png) and an animation (-path.gif).
     """
-    texts = _prompts(prompts, prompt_file)
+    loaded = load_model(model)
+    pipeline, run = loaded.pipeline, loaded.config.run
+    texts = _prompts(prompts, prompt_file) if pipeline.encoder.width is not None else [""]
     each = [text for text in texts for _ in range(positive_int("The number of images per prompt", images))]
     require_prompts(*each, negative)
     _require_writable(out)
-    loaded = load_model(model)
-    pipeline, run = loaded.pipeline, loaded.config.run
     config = sampling.apply(pipeline, run.sampling)
     for warning in pipeline.prompt_warnings([*each, negative], height, width):
         print(f"tmatch: {warning}", file=sys.stderr)

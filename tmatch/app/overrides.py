@@ -58,6 +58,8 @@ def with_data(settings: AnySettings, kind: str) -> AnySettings:
     own = settings.model_dump(mode="json")
     if own["data"]["kind"] == kind:
         return settings
+    if DATASETS[kind] is ShardsData and "text" not in own:
+        raise ValueError("An autoencoder trains on images, not on data shards: use --data.kind shapes or folder.")
     encoders = {"autoencoder": None, "text": None} if DATASETS[kind] is ShardsData else {}
     return type(settings).model_validate_json(json.dumps({**own, "data": {"kind": kind}, **encoders}))
 

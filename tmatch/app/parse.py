@@ -92,8 +92,8 @@ def _call_with_recipe(command: str, function: Callable[..., None], arguments: Se
     if name not in RECIPES:
         raise ValueError(f"There is no recipe '{name}'{did_you_mean(name, RECIPES)}; `tmatch recipes` lists them.")
     settings, rest = RECIPES[name](), rest[:-1]
-    if known.kind is not None:
-        settings = with_data(settings, known.kind)
     if known.config is not None:
         settings, rest = with_file(settings, known.config), [*rest, "--config", str(known.config)]
+    if known.kind is not None:
+        settings = with_data(settings, known.kind)
     call(f"{command} {name}", function, rest, recipe=settings)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,5 +63,8 @@ def encode_dataset(
     count = -(-len(images) // BATCH_SIZE)
     states = codec.encode_all(progress_bar(images.batches(), "Encoding images", count, progress), device)
     if cache is not None and rank_and_world_size()[0] == 0:
-        write_tensors(file, {"states": states})
+        try:
+            write_tensors(file, {"states": states})
+        except OSError as error:  # a read-only disk, or another run that writes the same file
+            print(f"tmatch: the encoded images are not cached: {error}", file=sys.stderr)
     return states

@@ -1,4 +1,4 @@
-"""`SamplingConfig`: everything about sampling that strings and numbers can say."""
+"""`SamplingConfig`: sampling options as plain strings and numbers."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Self
@@ -30,7 +30,7 @@ class SamplingConfig(Config):
     """How to sample from a model; each option acts on the variants that have the part it needs."""
 
     steps: int | None = _option(16, "number of transitions; None uses the variant's own", gt=0)
-    sampler: str = _option("default", f"how Algorithm 2 is run: {', '.join(SAMPLERS)}; arguments as in ddim:0.5")
+    sampler: str = _option("default", f"sampler: {', '.join(SAMPLERS)}; arguments follow a colon, as in ddim:0.5")
     solver: str = _option("euler", f"ODE solver of the head: {', '.join(SOLVERS)}", "head")
     head_steps: int = _option(4, "solver steps of the head per transition", "head", gt=0)
     guidance: float = _option(2.0, "classifier-free guidance scale; 1 disables guidance")
@@ -66,10 +66,14 @@ class SamplingConfig(Config):
         return type(self).model_validate({**self.model_dump(), **options})
 
 
-def require_applicable(kernel: Kernel, options: Iterable[str]) -> None:
-    """Reject options that have no effect on a kernel because it lacks the part they act on."""
+def require_applicable(kernel: Kernel, options: Iterable[str], prefix: str = "") -> None:
+    """Reject options that have no effect on a kernel because it lacks the part they act on.
+
+    `prefix` is what the name of an option starts with: '--' on the command line, nothing in Python.
+    """
     for name in options:
         extra = SamplingConfig.model_fields[name].json_schema_extra
         lack, present = PARTS.get(str(extra["needs"]) if isinstance(extra, dict) else "", ("", lambda _: True))
         if not present(kernel):
-            raise ValueError(f"--{name.replace('_', '-')} has no effect on this model ({lack}); remove the option.")
+            option = f"{prefix}{name.replace('_', '-')}" if prefix else name
+            raise ValueError(f"{option} has no effect on this model ({lack}); leave it out.")

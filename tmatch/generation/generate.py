@@ -107,7 +107,7 @@ def generate(
     `precision` applies to matrix products; states stay in float32. Lower precisions round differently in batches of
     different sizes.
     """
-    _require(seeds, steps)
+    require_seeds(seeds, steps)
     condition = None if condition is None else condition.repeated(len(seeds))
     batches = [slice(i, i + batch_size) for i in range(0, len(seeds), positive_int("batch_size", batch_size))]
     weight = next(model.kernel.parameters(), torch.empty(0))
@@ -139,8 +139,9 @@ def generate(
     return _concatenate(results, time.perf_counter() - started)
 
 
-def _require(seeds: Sequence[int], steps: Steps | None) -> None:
-    if isinstance(seeds, int | torch.Generator):
+def require_seeds(seeds: Sequence[int], steps: Steps | None = None) -> None:
+    """Reject seeds that are not one integer per image, and steps that do not end at t = 1."""
+    if not hasattr(seeds, "__len__"):
         raise ValueError(
             f"seeds must be a list of integers, one per image, not {seeds!r}; pass range(4) for four images. Each seed "
             "determines its image, so no torch.Generator is needed."

@@ -13,7 +13,7 @@ from tmatch.conditioning import Conditioner
 from tmatch.conditioning.base import has_surrogates, shortened
 from tmatch.generation.config import SamplingConfig
 from tmatch.generation.frames import frames
-from tmatch.generation.generate import Evaluations, generate
+from tmatch.generation.generate import Evaluations, generate, require_seeds
 from tmatch.guidance import GUIDANCE_SCHEDULES, ClassifierFreeGuidance, Guidance, NoGuidance
 from tmatch.model import Model
 from tmatch.sampler import build_sampler
@@ -100,7 +100,9 @@ class TextToImage(nn.Module):
         return GeneratedImages(images, result.evaluations, result.seconds, path)
 
     def _require_inputs(self, inputs: Sequence[Any], seeds: Sequence[int], negative: Any) -> None:  # noqa: ANN401
-        if len(inputs) == 0 or any(isinstance(x, str) and not x.strip() for x in inputs):
+        require_seeds(seeds)
+        conditional = self.encoder.width is not None
+        if len(inputs) == 0 or (conditional and any(isinstance(x, str) and not x.strip() for x in inputs)):
             raise ValueError("A prompt is empty; describe an image, such as 'a red circle'.")
         require_prompts(*(x for x in (*inputs, negative) if isinstance(x, str)))
         if len(seeds) != len(inputs):

@@ -6,7 +6,7 @@ here has the form
     X_t = sigma_t Z_t + alpha_t X_T,    Z_t ~ N(0, I),
 
 where the schedule (sigma_t, alpha_t) goes from noise (t = 0) to data (t = 1). The schedule fixes the marginals q_t. The
-processes differ in how Z_{t+1} depends on Z_t, hence in the transitions q_{t+1|t} that a kernel has to learn:
+processes differ in how Z_{t+1} depends on Z_t, and therefore in the transitions q_{t+1|t} that a kernel has to learn:
 
     GaussianProcess            Z_{t+1} = Z_t = X_0. LinearProcess, the usual one, has straight lines (Eq. 10): FM, DTM.
     IndependentLinearProcess   Z_{t+1} is fresh noise (Eq. 15), which ARTM and FHTM need: X_t cannot reveal X_{t+1}.

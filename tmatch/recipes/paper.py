@@ -25,7 +25,7 @@ _PAPER: dict[str, SamplingConfig] = {
     **dict.fromkeys(("mar", "mar-fluid"), _MASKED),
     "martm-2": _MASKED.model_copy(update={"iterations": 128}),
     "martm-3": _MASKED.model_copy(update={"iterations": 85}),
-    "ar-discrete": _OWN_STEPS,
+    "ar-discrete": SamplingConfig(steps=None, guidance=6.5),
     "mar-discrete": _MASKGIT,
 }
 _SAMPLES_PER_TOKEN = dict.fromkeys(("mar", "mar-fluid", "martm-2", "martm-3"), 4)

@@ -13,6 +13,7 @@ from tmatch.datasets import Dataset, OpenContext
 from tmatch.eval.evaluate import evaluate
 from tmatch.files import write_tensors, write_text
 from tmatch.generation import TextToImage
+from tmatch.generation.config import SamplingConfig, require_applicable
 from tmatch.rng import seeded_init
 from tmatch.runs.config import ModelConfig, RunConfig
 from tmatch.runs.finetune import apply_init, matching_names, require_same_encoders
@@ -63,7 +64,11 @@ def preflight_generator(run: RunConfig, out: Path) -> None:
         return
     shapes = run.input_shapes()
     with torch.device("meta"):
-        matching_names(run.init, run.network(shapes.shape, shapes.text[1], shapes.codebook_size))
+        model = run.network(shapes.shape, shapes.text[1], shapes.codebook_size)
+        matching_names(run.init, model)
+    default = SamplingConfig()
+    changed = [name for name, value in run.sampling if value != getattr(default, name)]
+    require_applicable(model.kernel, changed, "--sampling.")
 
 
 def _trainer(run: RunConfig, dataset: Dataset, out: Path, distributed: Distributed) -> Trainer:

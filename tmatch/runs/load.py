@@ -42,7 +42,7 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     The weights are the averaged ones: those of the finished run, or of the newest checkpoint of an unfinished one. From
     the hub, only JSON, text and safetensors files are read.
     """
-    folder, config, weights = read_model(name)
+    folder, config, weights = read_model(name, hub)
     with seeded_init(config.run.train.seed):
         conditioner = config.encoders.conditioner(folder, hub)
         model = build_network(config, folder)
@@ -62,9 +62,9 @@ def build_network(config: ModelConfig, folder: Path) -> Model:
     return config.run.network(config.shape, encoders.condition_width, encoders.codebook_size(folder))
 
 
-def read_config(name: str) -> tuple[Path, ModelConfig]:
+def read_config(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig]:
     """The folder of a model and its configuration; the weights are not read."""
-    folder = _folder(name)
+    folder = _folder(name, hub)
     file = folder / "model.json"
     try:
         return folder, ModelConfig.model_validate_json(json.dumps(migrate_model(json.loads(file.read_bytes()))))
@@ -75,9 +75,9 @@ def read_config(name: str) -> tuple[Path, ModelConfig]:
         raise ValueError(f"{file} does not describe a model ({error}).") from error
 
 
-def read_model(name: str) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
+def read_model(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
     """As `read_config`, with the averaged weights; no network is built."""
-    folder, config = read_config(name)
+    folder, config = read_config(name, hub)
     file = _weights_in(folder)
     try:
         tensors = checkpoint.load(file, "ema") if file.is_dir() else load_file(file)
@@ -99,11 +99,11 @@ def merge_lora(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return plain
 
 
-def _folder(name: str) -> Path:
+def _folder(name: str, hub: HubOptions) -> Path:
     if name in MODELS:
         return _PACKAGE / name
     if name.startswith(HUB):
-        return download(name.removeprefix(HUB))
+        return download(name.removeprefix(HUB), hub=hub)
     folder = Path(name)
     if (folder / "model.json").is_file():
         return folder

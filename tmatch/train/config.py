@@ -21,7 +21,7 @@ class TrainConfig(Config):
     gradient_accumulation_steps: int = free_field(1, "micro-batches per step and process, to save memory", gt=0)
     learning_rate: float = Field(default=1e-3, gt=0, description="peak learning rate")
     warmup: int = Field(default=100, ge=0, description="steps of linear warm-up")
-    cooldown: float = Field(default=0.0, ge=0, le=1, description="fraction of the steps of linear decay to 0")
+    cooldown: float = Field(default=0.0, ge=0, le=1, description="fraction of the steps, at the end, with linear decay of the learning rate to 0")
     weight_decay: float = Field(default=0.0, ge=0, description="weight decay of AdamW")
     betas: tuple[Beta, Beta] = Field(default=(0.9, 0.99), description="betas of AdamW")
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradient norm above which gradients are clipped")
@@ -65,11 +65,11 @@ class TrainConfig(Config):
         return resolve_device(self.device)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Run matrix products in bfloat16 if `precision` says so; losses and weights stay in float32."""
+        """Run matrix products in bfloat16 if `precision` is bfloat16; losses and weights stay in float32."""
         return torch.autocast(self.resolve_device().type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def matmul_precision(self) -> AbstractContextManager[None]:
-        """Run matrix products in TF32 if `precision` says so, in the backward pass too."""
+        """Run matrix products in TF32 if `precision` is tf32, in the backward pass too."""
         return matmul_precision("tf32" if self.precision == "tf32" else "float32", self.resolve_device())
 
     def learning_rate_at(self, step: int, steps: int | None = None) -> float:
