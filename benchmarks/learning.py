@@ -187,7 +187,7 @@ def main() -> None:
     ]
     wanted.sort(
         key=lambda one: one[1] * (1 + 0.15 * one[2]), reverse=True
-    )  # the longest first, so that all end together
+    )  # longest first, so that all finish together
     processes = ProcessPoolExecutor(
         args.processes, get_context("spawn"), initializer=torch.set_num_threads, initargs=(args.threads,)
     )
