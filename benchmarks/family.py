@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/results/family.json"))
     args = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the worker processes
     result = json.loads(args.out.read_text()) if args.out.exists() else {}
     steps = {name: shortened(name, args.share).train.steps for name in FAMILY}
     rows: list[Row] = [  # with the same training and evaluation

@@ -30,7 +30,7 @@ def start(out: Path, steps: int) -> subprocess.Popen[bytes]:
 
 def finish(out: Path, steps: int) -> None:
     if start(out, steps).wait() != 0:
-        raise SystemExit(f"the run in {out} failed")
+        raise SystemExit(f"The run in {out} failed.")
 
 
 def result(out: Path) -> dict[str, bytes]:
@@ -76,7 +76,7 @@ def main() -> None:
     if args.out is not None:
         args.out.write_text(text + "\n")
     if identical != args.kills:
-        raise SystemExit("some runs ended with other bits")
+        raise SystemExit("Some resumed runs differ from the uninterrupted run.")
 
 
 if __name__ == "__main__":

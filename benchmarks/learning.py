@@ -175,7 +175,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     result = json.loads(args.out.read_text()) if args.out.exists() else {"rows": []}
     digests = [digest(model) for model in args.models]
-    rows: list[Row] = [row for row in result["rows"] if row["weights"] in digests]  # none of older weights
+    rows: list[Row] = [row for row in result["rows"] if row["weights"] in digests]  # drops rows of other weights
     result["rows"] = rows
     done = {(row["weights"], row["prompts"], row["steps"], row["head_steps"]) for row in rows}
     wanted = [
@@ -187,7 +187,7 @@ def main() -> None:
     ]
     wanted.sort(
         key=lambda one: one[1] * (1 + 0.15 * one[2]), reverse=True
-    )  # the longest first, so that all end together
+    )  # longest first, so that all finish together
     processes = ProcessPoolExecutor(
         args.processes, get_context("spawn"), initializer=torch.set_num_threads, initargs=(args.threads,)
     )

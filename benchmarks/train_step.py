@@ -30,7 +30,7 @@ from tmatch.rng import seeded_init
 from tmatch.runs import RunConfig
 from tmatch.train import Captioned, GeneratorTask, Trainer
 
-SIDE = 1024  # of the matrices
+SIDE = 1024  # size of the matrices
 
 
 def task_of(recipe: RunConfig) -> GeneratorTask:

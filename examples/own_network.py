@@ -16,7 +16,7 @@ import tmatch as tm
 
 
 class ConvNet(nn.Module):
-    """A network that knows nothing of transition matching: channels first, with its own time embedding."""
+    """A network written without transition matching in mind: channels first, with its own time embedding."""
 
     width = 48
 

@@ -2,7 +2,7 @@
 
     python examples/per_token_limit.py --out out/per_token_limit.png
 
-The data are points of the plane near two of four corners, as *two tokens* of one channel. In a single step DTM samples
+The data are points in the plane near two of four corners, as *two tokens* of one channel. In a single step DTM samples
 each coordinate from the right marginal but independently, and fills all four corners. More steps restore the
 dependence, and so does a head patch that samples both tokens jointly. About a minute on two CPU cores.
 """
@@ -37,13 +37,13 @@ def train(head_patch: tuple[int, ...] | None, iterations: int, batch: int = 256)
 
 
 def points(model: tm.TransitionMatching, steps: int, samples: int) -> torch.Tensor:
-    """Samples, (n, 2)."""
+    """Sample points, (n, 2)."""
     params = tm.SamplingParams(solver=tm.Midpoint(8))
     return tm.generate(model, (2, 1), range(samples), steps=steps, params=params, batch_size=samples).x[..., 0]
 
 
 def correlation(x: torch.Tensor) -> float:
-    """Between the two coordinates."""
+    """Correlation of the two coordinates."""
     return torch.corrcoef(x.T)[0, 1].item()
 
 

@@ -7,7 +7,7 @@ import torch
 try:
     import matplotlib
 except ImportError:
-    raise SystemExit("The examples need matplotlib: pip install matplotlib") from None
+    raise SystemExit("The examples need matplotlib: pip install -e '.[plot]' in the clone.") from None
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
@@ -23,13 +23,13 @@ def figure(rows: int, columns: int):  # noqa: ANN201
 
 
 def plot_points(ax: plt.Axes, x: torch.Tensor, title: str) -> None:
-    """Points of the plane, (n, 2)."""
+    """Scatter plot of points in the plane, (n, 2)."""
     ax.scatter(*x.T, s=1.2, alpha=0.5, linewidths=0, color="tab:blue")
     ax.set_title(title, fontsize=9)
 
 
 def plot_paths(ax: plt.Axes, states: list[torch.Tensor], title: str) -> None:
-    """The paths of a few points, and their ends."""
+    """The paths of a few points, with their final positions."""
     for line in torch.stack(states, dim=1):
         ax.plot(*line.T, lw=0.6, alpha=0.7, color="tab:gray")
     ax.scatter(*states[-1].T, s=7, color="tab:red", zorder=3, linewidths=0)
@@ -37,7 +37,7 @@ def plot_paths(ax: plt.Axes, states: list[torch.Tensor], title: str) -> None:
 
 
 def save(path: Path) -> None:
-    """Write the image, creating its folder."""
+    """Save the figure, creating its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plt.savefig(path, dpi=110)
     plt.close("all")

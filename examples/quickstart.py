@@ -19,7 +19,7 @@ STEPS = (1, 2, 4, 16)
 
 
 def train(name: str, density: str, iterations: int, batch: int = 256) -> tm.TransitionMatching:
-    """A plain training loop: a point of the plane is a state of one token with two channels."""
+    """A plain training loop: a point in the plane is a state of one token with two channels."""
     torch.manual_seed(0)
     backbone = tm.MLP(grid=(1,), channels=2, width=96, depth=3)
     model = tm.build(name, backbone, channels=2, head=tm.HeadConfig(width=64, depth=3))

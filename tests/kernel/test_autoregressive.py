@@ -215,7 +215,7 @@ def test_invalid_combinations_are_rejected() -> None:
         small_model("fhtm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), steps=4)
     with pytest.raises(ValueError, match="cannot start from a given state"):
         small_model("fhtm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=torch.zeros(1, *SHAPE))
-    with pytest.raises(ValueError, match="need the default sampler"):
+    with pytest.raises(ValueError, match="needs the default sampler"):
         small_model("fhtm-3").sample(SHAPE, tm.RandomStreams([0]), condition(1), sampler=tm.RestartSampler())
     with pytest.raises(ValueError, match=r"neither head\.patch"):
         small_model("artm-3", head=tm.HeadConfig(width=24, depth=2, patch=(1, 3)))

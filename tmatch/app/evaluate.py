@@ -29,7 +29,7 @@ def main(
 
     Args:
         model: a model of `tmatch models`, or the folder of a run.
-        metrics: names of metrics (captions, or your own rows of METRICS); by default those of the data set the model was trained on.
+        metrics: rows of METRICS, such as captions; by default those of the data set the model was trained on.
         prompts: number of held-out prompts.
         split: test prompts, validation prompts to tune settings on, or sentences withheld from training.
         sampling: where and how to sample; None uses the model's own setting.

@@ -35,7 +35,10 @@ class ComputeOptions(Config):
 
 
 _FIELDS: dict[str, Any] = {
-    name: (cast(Any, field.annotation) | None, Field(default=None, description=(field.description or "").partition("; None")[0]))
+    name: (
+        cast(Any, field.annotation) | None,
+        Field(default=None, description=(field.description or "").partition("; None")[0]),
+    )
     for name, field in SamplingConfig.model_fields.items()
 }
 SAMPLING_OPTIONS = create_model("SamplingOptions", __base__=ComputeOptions, **_FIELDS)()

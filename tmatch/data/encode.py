@@ -1,8 +1,8 @@
 """Captioned images that are loaded a few at a time, and encoded into states with a cache on disk."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

@@ -21,7 +21,12 @@ class TrainConfig(Config):
     gradient_accumulation_steps: int = free_field(1, "micro-batches per step and process, to save memory", gt=0)
     learning_rate: float = Field(default=1e-3, gt=0, description="peak learning rate")
     warmup: int = Field(default=100, ge=0, description="steps of linear warm-up")
-    cooldown: float = Field(default=0.0, ge=0, le=1, description="fraction of the steps, at the end, with linear decay of the learning rate to 0")
+    cooldown: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="final fraction of the steps, with linear decay to 0",
+    )
     weight_decay: float = Field(default=0.0, ge=0, description="weight decay of AdamW")
     betas: tuple[Beta, Beta] = Field(default=(0.9, 0.99), description="betas of AdamW")
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradient norm above which gradients are clipped")
