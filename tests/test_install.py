@@ -79,10 +79,7 @@ def test_the_wheel_works_without_extras(bare: Path, tmp_path: Path) -> None:
 
 
 def test_every_import_is_declared() -> None:
-    requirements = [
-        *PROJECT["dependencies"],
-        *(r for extra in PROJECT["optional-dependencies"].values() for r in extra),
-    ]
+    requirements = sum(PROJECT["optional-dependencies"].values(), PROJECT["dependencies"])
     declared = {re.sub(r"[-_.]+", "-", Requirement(text).name).lower() for text in requirements}
     homes, undeclared = packages_distributions(), set()
     for path in (ROOT / "tmatch").rglob("*.py"):

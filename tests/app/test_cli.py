@@ -84,6 +84,9 @@ def test_lists_name_everything_within_80_columns(monkeypatch: pytest.MonkeyPatch
         (["generate", "a circle", "--images", "0"], ["got 0"]),
         (["evaluate", "--prompts", "0"], ["got 0"]),
         (["plan", "dtm-ss"], ["no recipe 'dtm-ss' (did you mean 'dtm-s'?)"]),
+        (["plan", "dtm-s", "--gpus", "3"], ["--train.batch-size"]),
+        (["plan", "dtm-s", "--utilisation.training", "2"], ["utilisation"]),
+        (["plan", "shapes-autoencoder"], ["plans generators"]),
     ],
     ids=lambda value: " ".join(value[:6]) if isinstance(value, list) else None,
 )  # fmt: skip

@@ -185,17 +185,3 @@ def test_a_plan_needs_neither_data_nor_memory() -> None:
     assert (plan["gpus"], plan["device"], plan["tokens_per_image"]) == (2, "RTX 4090", 256)
     assert plan["sampling"]["min_seconds_by_steps"]["32"]["4"] == plan["sampling"]["min_seconds"]
     assert "GPU-hours" in succeed("plan", *settings).stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["dtm-s", "--gpus", "3"], "--train.batch-size"),
-        (["dtm-s", "--gpus", "0"], "number of GPUs"),
-        (["dtm-s", "--device", "abacus"], "'abacus'"),
-        (["dtm-s", "--utilisation.training", "2"], "utilisation"),
-        (["shapes-autoencoder"], "plans generators"),
-    ],
-)
-def test_invalid_plans_are_rejected(arguments: list[str], words: str) -> None:
-    assert_rejected(run("plan", *arguments), words)
