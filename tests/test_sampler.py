@@ -80,7 +80,7 @@ def test_samplers_are_built_from_strings() -> None:
         "ddmi": "did you mean 'ddim'",
         "default:1": "does not take the arguments '1'",
         "ddim:2": "eta must be in",
-        "ddim:x": "could not convert",
+        "ddim:x": "are numbers",
     }.items():
         with pytest.raises(ValueError, match=words):
             tm.build_sampler(spec)
@@ -95,5 +95,5 @@ def test_invalid_restarts_are_rejected() -> None:
 
 
 def test_models_of_the_next_state_reject_other_noise() -> None:
-    with pytest.raises(ValueError, match="changes the noise of the process"):
+    with pytest.raises(ValueError, match="needs the default sampler"):
         small_model("artm-2").sample(SHAPE, tm.RandomStreams([0]), condition(1), sampler=tm.DDIMSampler())
