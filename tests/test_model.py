@@ -48,12 +48,11 @@ def test_the_loss_of_an_image_does_not_depend_on_its_batch(name: str, head: tm.H
 
 @WITH_HEADS
 def test_a_sample_does_not_depend_on_its_batch(name: str, head: tm.HeadConfig) -> None:
-    model, given = small_model(name, head=head), condition(16)
+    model, given = small_model(name, head=head), condition(6)
     params = tm.SamplingParams(solver=tm.Heun(3), guidance=tm.ClassifierFreeGuidance(condition(1, 2, seed=50), 2.0))
-    seeds = list(range(100, 116))
     runs = [
-        tm.generate(model, shape_of(name), seeds, given, steps=steps_of(name), params=params, batch_size=size).x
-        for size in (16, 1)
+        tm.generate(model, shape_of(name), range(6), given, steps=steps_of(name), params=params, batch_size=size).x
+        for size in (6, 1)
     ]
     scale = runs[0].abs().max().clamp(min=1)  # untrained, epsilon-prediction ends at 1 / alpha_0 = 150
     assert (runs[0] - runs[1]).abs().max() < 1e-5 * scale
@@ -261,8 +260,8 @@ def loss(name: str, x: Tensor, seeds: range, given: tm.Condition, **options: obj
             "cannot follow Independent",
         ),
         (lambda: build_mean(tm.DiffusionProcess(tm.Cosine()), tm.NextState(), tm.Grid.uniform(4)), "lacks the noise"),
-        (lambda: tm.build("dmt", small_dit(), 4), r"Unknown variant 'dmt' \(did you mean 'dtm'\?\)"),
-        (lambda: tm.HeadConfig(kind="mpl"), "Unknown head 'mpl' .did you mean 'mlp'"),
+        (lambda: tm.build("dmt", small_dit(), 4), r"no variant 'dmt' \(did you mean 'dtm'\?\)"),
+        (lambda: tm.HeadConfig(kind="mpl"), "no head 'mpl' .did you mean 'mlp'"),
         (lambda: tm.build("fm", nn.Linear(2, 2), 4), "no integer attribute `width`"),
         (lambda: small_model("fm").grid(2.5), "must be a positive integer; got 2.5"),
         (lambda: tm.LogitNormal(std=float("nan")), "positive std"),

@@ -77,7 +77,7 @@ def test_samplers_are_built_from_strings() -> None:
     assert tm.build_sampler("restart") == tm.RestartSampler()
     assert tm.build_sampler("ddim:0.5") == tm.DDIMSampler(0.5)
     for spec, words in {
-        "ddmi": "Unknown sampler 'ddmi' .did you mean 'ddim'",
+        "ddmi": "no sampler 'ddmi' .did you mean 'ddim'",
         "default:1": "does not take the arguments '1'",
         "ddim:2": "eta must be in",
         "ddim:x": "could not convert",
