@@ -48,12 +48,11 @@ def test_the_loss_of_an_image_does_not_depend_on_its_batch(name: str, head: tm.H
 
 @WITH_HEADS
 def test_a_sample_does_not_depend_on_its_batch(name: str, head: tm.HeadConfig) -> None:
-    model, given = small_model(name, head=head), condition(16)
+    model, given = small_model(name, head=head), condition(6)
     params = tm.SamplingParams(solver=tm.Heun(3), guidance=tm.ClassifierFreeGuidance(condition(1, 2, seed=50), 2.0))
-    seeds = list(range(100, 116))
     runs = [
-        tm.generate(model, shape_of(name), seeds, given, steps=steps_of(name), params=params, batch_size=size).x
-        for size in (16, 1)
+        tm.generate(model, shape_of(name), range(6), given, steps=steps_of(name), params=params, batch_size=size).x
+        for size in (6, 1)
     ]
     scale = runs[0].abs().max().clamp(min=1)  # untrained, epsilon-prediction ends at 1 / alpha_0 = 150
     assert (runs[0] - runs[1]).abs().max() < 1e-5 * scale

@@ -46,9 +46,7 @@ class RestartSampler(Sampler):
     def __post_init__(self) -> None:
         for late, early, times in self.intervals:
             if not (0 <= early < late <= 1 and times >= 1):
-                raise ValueError(
-                    f"A restart interval is (late, early, times), 0 <= early < late <= 1; got {self.intervals}."
-                )
+                raise ValueError(f"A restart interval is (late, early, times), 0 <= early < late <= 1; got {self}.")
 
     def steps(self, grid: Tensor) -> Iterator[tuple[Time, Time]]:
         back: dict[int, list[int]] = {}

@@ -30,8 +30,6 @@ def test_merge_joins_neighbours() -> None:
 
 
 def test_impossible_shapes_are_rejected() -> None:
-    with pytest.raises(ValueError, match="15"):
-        Patchify().decode(torch.zeros(1, 4, 4, 15))
     with pytest.raises(ValueError, match="Each side of a patch"):
         Patchify((0, 2))
     with pytest.raises(ValueError, match="33x32 image cannot be cut into 2x2 patches"):
