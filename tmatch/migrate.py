@@ -3,7 +3,7 @@
 from typing import Any
 
 FORMAT = 2
-"""Version of model.json, record.json and manifest.json; files of format 1 do not say."""
+"""Version of model.json, record.json and manifest.json; files of format 1 have no such field."""
 
 _WEIGHTS = (
     ("kernel.law.", "kernel.distribution."),

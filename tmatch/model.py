@@ -171,6 +171,8 @@ def checked(name: str, x: State, rng: RandomStreams, condition: Condition | None
         if not isinstance(condition, Condition):
             raise ValueError("Embed class labels or text first: Condition.dense(embedding(labels)[:, None]).")
         require_finite("The condition", condition.tokens)
+    if not isinstance(rng, RandomStreams):
+        raise ValueError("rng must be RandomStreams, with one seed per image; see also RandomStreams.derive.")
     if len(rng) != len(x):
         raise ValueError(f"Got {len(rng)} random streams for {len(x)} images; pass one seed per image.")
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -41,7 +41,7 @@ class ImageEncoders(Encoders):
     conditioning: dict[str, Any]
     autoencoder: str
     digest: str | None = None
-    """Of the autoencoder's weights; None without an autoencoder, or where the model does not say."""
+    """Of the autoencoder's weights; None without an autoencoder, or if not recorded."""
 
     @property
     def condition_width(self) -> int | None:

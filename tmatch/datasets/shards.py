@@ -53,13 +53,13 @@ class ShardEncoders(Encoders):
     def conditioner(self, folder: Path, hub: HubOptions = HubOptions()) -> Conditioner:
         with _exported_or_named(folder, TEXT_FOLDER, self.text.name) as name:
             encoder = load_text_encoder(name, self.text.max_length, self.text.precision, hub)
-        _require_same(self.text, TextIdentity(**encoder.identity()))
+        _require_same_encoder(self.text, TextIdentity(**encoder.identity()))
         return encoder
 
     def codec(self, patch: Patchify, folder: Path | None, hub: HubOptions = HubOptions()) -> Codec:
         with _exported_or_named(folder, AUTOENCODER_FOLDER, self.autoencoder.name) as name:
             autoencoder = load_autoencoder(name, self.autoencoder.precision, hub)
-        _require_same(self.autoencoder, AutoencoderIdentity(**autoencoder.identity()))
+        _require_same_encoder(self.autoencoder, AutoencoderIdentity(**autoencoder.identity()))
         return Codec(patch, autoencoder)
 
     def codebook_size(self, folder: Path) -> int | None:
@@ -198,6 +198,6 @@ def _exported_or_named(folder: Path | None, part: str, name: str) -> Iterator[st
             yield name
 
 
-def _require_same(saved: Identity, found: Identity) -> None:
+def _require_same_encoder(saved: Identity, found: Identity) -> None:
     if differs := saved.differs(found):
         raise ValueError(f"{saved.name} has {differs} than the model was trained with; restore the original encoder.")

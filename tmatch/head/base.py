@@ -19,7 +19,7 @@ class Head(nn.Module, ABC):
     """
 
     joint: ClassVar[bool] = False
-    """Whether the head attends across the N tokens; training then draws one s per image instead of one per token."""
+    """Whether the head attends across the N tokens; training then samples one s per image instead of one per token."""
     channels: int
     """Numbers in a token."""
 

@@ -26,7 +26,7 @@ def folder_dtm() -> RunConfig:
     )  # fmt: skip
 
 
-def _shards(variant: str, about: str) -> Callable[[], RunConfig]:
+def _shards(variant: str, description: str) -> Callable[[], RunConfig]:
     """A small model on data shards: about 5M parameters, hours on a CPU."""
 
     def recipe() -> RunConfig:
@@ -39,7 +39,7 @@ def _shards(variant: str, about: str) -> Callable[[], RunConfig]:
             head=HeadConfig(width=192, depth=3), sampling=SamplingConfig(guidance=3.0),
         )  # fmt: skip
 
-    recipe.__doc__ = about
+    recipe.__doc__ = description
     return recipe
 
 

@@ -10,9 +10,11 @@ from tmatch.train import TrainConfig
 from tmatch.variants import VARIANTS, HeadConfig
 
 _REPORTED = SamplingConfig(steps=32, head_steps=64, guidance=6.5)
-_OWN_STEPS = SamplingConfig(steps=None, head_steps=64, guidance=6.5)
+_GRID_STEPS = SamplingConfig(steps=None, head_steps=64, guidance=6.5)
 _MASKED = SamplingConfig(steps=None, head_steps=64, guidance=6.5, schedule="rising")
-_MASKGIT = SamplingConfig(steps=None, guidance=6.5, schedule="rising", order="confidence", confidence_temperature=4.5)
+_PAPER_MASKGIT = SamplingConfig(
+    steps=None, guidance=6.5, schedule="rising", order="confidence", confidence_temperature=4.5
+)
 _IN_TURN = (
     "ar", "artm-2", "artm-3", "artm-3-uniform", "artm-3-dependent", "fhtm-2", "fhtm-3", "fhtm-3-uniform",
     "fhtm-3-dependent",
@@ -21,23 +23,23 @@ _PAPER: dict[str, SamplingConfig] = {
     "fm": SamplingConfig(steps=256, guidance=6.5),
     "dtm": _REPORTED,
     "dtm-mean": _REPORTED,
-    **dict.fromkeys(_IN_TURN, _OWN_STEPS),
+    **dict.fromkeys(_IN_TURN, _GRID_STEPS),
     **dict.fromkeys(("mar", "mar-fluid"), _MASKED),
     "martm-2": _MASKED.model_copy(update={"iterations": 128}),
     "martm-3": _MASKED.model_copy(update={"iterations": 85}),
     "ar-discrete": SamplingConfig(steps=None, guidance=6.5),
-    "mar-discrete": _MASKGIT,
+    "mar-discrete": _PAPER_MASKGIT,
 }
 _SAMPLES_PER_TOKEN = dict.fromkeys(("mar", "mar-fluid", "martm-2", "martm-3"), 4)
 """As MAR is published."""
 _STEPS = dict.fromkeys(("artm-3-dependent", "fhtm-3-dependent"), 100_000)
 """Training steps of the ablation in Section 4."""
-_SIZES = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "xl": (1152, 28, 16)}
+_DIT_SIZES = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "xl": (1152, 28, 16)}
 """Width, depth and heads of the published DiT sizes."""
 _HEADS = {"s": (512, 3), "b": (768, 3), "l": (1024, 6), "xl": (1024, 6)}
 
 
-def _paper(variant: str, about: str, **settings: Any) -> Callable[[], RunConfig]:  # noqa: ANN401
+def _paper(variant: str, description: str, **settings: Any) -> Callable[[], RunConfig]:  # noqa: ANN401
     """500K steps of 2048 images at a constant 1e-4, with 15% of the captions dropped; the ablation took 100K.
 
     docs/paper_map.md says what the paper leaves open and we chose.
@@ -57,13 +59,13 @@ def _paper(variant: str, about: str, **settings: Any) -> Callable[[], RunConfig]
         data = ShardsData(workers=4)
         return RunConfig(train=train, variant=variant, data=data, caption_dropout=0.15, **{**defaults, **settings})
 
-    recipe.__doc__ = about
+    recipe.__doc__ = description
     return recipe
 
 
 def _sized(variant: str, size: str) -> Callable[[], RunConfig]:
     """A smaller model, for one or a few GPUs."""
-    (width, depth, heads), (head_width, head_depth) = _SIZES[size], _HEADS[size]
+    (width, depth, heads), (head_width, head_depth) = _DIT_SIZES[size], _HEADS[size]
 
     def recipe() -> RunConfig:
         train = TrainConfig(
@@ -80,17 +82,17 @@ def _sized(variant: str, size: str) -> Callable[[], RunConfig]:
     return recipe
 
 
-_LLAMA = BackboneConfig(kind="llama", width=2048, depth=34, heads=16, checkpointing=True)
+_PAPER_LLAMA = BackboneConfig(kind="llama", width=2048, depth=34, heads=16, checkpointing=True)
 PAPER_RECIPES: dict[str, Callable[[], RunConfig]] = {
     **{f"paper-{name}": _paper(name, f"The paper's 1.7B DiT: '{name}'.") for name in _PAPER},
     "paper-fm-restart": _paper(
         "fm", "paper-fm with the restart sampler: 2,400 evaluations.",
         sampling=SamplingConfig(steps=1000, guidance=6.5, sampler="restart"),
     ),
-    "paper-fhtm-3-llama": _paper("fhtm-3", "The paper's 1.7B Llama: 'fhtm-3'.", backbone=_LLAMA),
+    "paper-fhtm-3-llama": _paper("fhtm-3", "The paper's 1.7B Llama: 'fhtm-3'.", backbone=_PAPER_LLAMA),
 }  # fmt: skip
 """The paper's sizes need images of 256 x 256, latents of SDXL's autoencoder and embeddings of Flan-UL2.
 
 Discrete variants read one code for every 16 x 16 pixels: 256 tokens too.
 """
-SIZE_RECIPES = {f"{name}-{size}": _sized(name, size) for name in ("fm", "dtm") for size in _SIZES}
+SIZE_RECIPES = {f"{name}-{size}": _sized(name, size) for name in ("fm", "dtm") for size in _DIT_SIZES}

@@ -10,7 +10,7 @@ from tmatch.runs import AutoencoderRun, BackboneConfig, InitConfig, RunConfig
 from tmatch.train import TrainConfig
 
 
-def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[], RunConfig]:  # noqa: ANN401
+def _shapes(variant: str, steps: int, description: str, **settings: Any) -> Callable[[], RunConfig]:  # noqa: ANN401
     """A variant on the latents or codes of `shapes`; `steps` makes the training seconds of all variants equal."""
 
     def recipe() -> RunConfig:
@@ -21,11 +21,11 @@ def _shapes(variant: str, steps: int, about: str, **settings: Any) -> Callable[[
         own = {"autoencoder": "shapes", "text": WordsConfig(), **settings}
         return RunConfig(train=train, variant=variant, data=ShapesData(), **own)
 
-    recipe.__doc__ = about
+    recipe.__doc__ = description
     return recipe
 
 
-def _autoencoder(name: str, steps: int, about: str) -> Callable[[], AutoencoderRun]:
+def _autoencoder(name: str, steps: int, description: str) -> Callable[[], AutoencoderRun]:
     def recipe() -> AutoencoderRun:
         train = TrainConfig(
             steps=steps, batch_size=64, learning_rate=2e-3, warmup=100, cooldown=0.5, ema_decay=0.995, seed=1
@@ -33,7 +33,7 @@ def _autoencoder(name: str, steps: int, about: str) -> Callable[[], AutoencoderR
         data = ShapesData(images=20_000, withhold=False)
         return AutoencoderRun(train=train, data=data, **SHIPPED[name].model_dump())
 
-    recipe.__doc__ = about
+    recipe.__doc__ = description
     return recipe
 
 

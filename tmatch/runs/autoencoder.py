@@ -48,7 +48,7 @@ def fit_autoencoder(run: AutoencoderRun, out: Path, progress: bool = False) -> d
     with seeded_init(run.train.seed):
         task = AutoencoderTask(run.build(), images, run.kl, run.train.seed)
     fingerprint = hashlib.sha256(images.cpu().contiguous().numpy().data).hexdigest()
-    trainer = Trainer(task, run.train, out, about=run, contents=fingerprint)
+    trainer = Trainer(task, run.train, out, run_config=run, contents=fingerprint)
     trainer.resume()
     write_text(out / SETTINGS, run.model_dump_json(indent=2) + "\n")
     if not trainer.run(progress=progress):

@@ -123,5 +123,5 @@ class ModelConfig(Config):
     run: RunConfig
     shape: tuple[PositiveInt, PositiveInt, PositiveInt]
     grids: tuple[tuple[PositiveInt, PositiveInt], ...] = ()
-    """Grids of tokens the model was trained on; empty where an older model does not say."""
+    """Grids of tokens the model was trained on; empty if not recorded."""
     encoders: AnyEncoders

@@ -84,7 +84,7 @@ def latest(folder: Path) -> Path | None:
 
 def record(path: Path) -> dict[str, Any]:
     """Read record.json of a checkpoint; settings of format 1 are migrated."""
-    with _explained(path):
+    with _with_reason(path):
         found: dict[str, Any] = json.loads((path / "record.json").read_text())
         found["step"] += 0  # raises if it is missing or not a number
     if found.get("format", 1) < FORMAT and isinstance(found.get("settings"), dict):
@@ -96,7 +96,7 @@ def is_sharded(path: Path) -> bool:
     """Return whether several processes wrote a checkpoint in parts; raise if a part is missing."""
     found, parts = len(_parts(path)), record(path).get("parts", 0)
     if found != parts:
-        with _explained(path):
+        with _with_reason(path):
             raise ValueError(f"{found} of its {parts} parts are present")
     return found > 0
 
@@ -113,7 +113,7 @@ def flatten(tensors: Tensors) -> dict[str, Tensor]:
 def load(path: Path, group: str) -> dict[str, Tensor]:
     """Load a group of tensors of a checkpoint."""
     current, sharded = _current_names(path), is_sharded(path)
-    with _explained(path):
+    with _with_reason(path):
         if not sharded:
             return {current(name): tensor for name, tensor in load_file(path / f"{group}.safetensors").items()}
         from tmatch.train import dcp  # takes a second, which others save
@@ -132,10 +132,10 @@ def fill(path: Path, tensors: Tensors, distribute_like: Callable[[Tensor, Tensor
         from tmatch.train import dcp  # takes a second, which others save
 
         current, own = _current_names(path), flatten(tensors)
-        with _explained(path):
+        with _with_reason(path):
             saved = dcp.shapes(path)
         _require_same(path, {current(name): shape for name, shape in saved.items()}, own)
-        with _explained(path):
+        with _with_reason(path):
             dcp.read(path, {name: own[current(name)] for name in saved})
         return
     for group, own in tensors.items():
@@ -161,7 +161,7 @@ def _require_same(path: Path, saved: Mapping[str, torch.Size], own: Mapping[str,
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _with_reason(path: Path) -> Iterator[None]:
     """Turn errors of a damaged checkpoint into one sentence."""
     try:
         yield

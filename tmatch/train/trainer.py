@@ -67,12 +67,12 @@ class Trainer:
         task: Task,
         config: TrainConfig,
         out: Path,
-        about: Config | None = None,
+        run_config: Config | None = None,
         preview: Preview | None = None,
         contents: str = "",
         distributed: Distributed | None = None,
     ) -> None:
-        """`about` is the configuration of the whole run (default: `config`) and `contents` a digest of its data.
+        """`run_config` is the configuration of the whole run (default: `config`) and `contents` a digest of its data.
 
         Both are saved; a run with other settings or other data does not resume.
         """
@@ -80,7 +80,7 @@ class Trainer:
         self.parts = config.parts()
         self.task = task.to(config.resolve_device())
         self.config = config
-        self.about = about or config
+        self.run_config = run_config or config
         self.contents = contents
         self.out = out
         self.preview = preview
@@ -207,7 +207,7 @@ class Trainer:
 
     def save(self) -> None:
         """Save everything that the next step depends on."""
-        settings = self.about.model_dump(mode="json") | ({CONTENTS: self.contents} if self.contents else {})
+        settings = self.run_config.model_dump(mode="json") | ({CONTENTS: self.contents} if self.contents else {})
         self.distributed.save(self.out, self.step, self._state(), {"settings": settings})
 
     def _state(self) -> Tensors:
@@ -224,7 +224,7 @@ class Trainer:
         with self._locked():
             newest = self.distributed.broadcast(checkpoint.latest(self.out))
             if newest is not None:
-                step = require_same_run(newest, self.about, self.contents)
+                step = require_same_run(newest, self.run_config, self.contents)
                 checkpoint.fill(newest, self._state(), self.distributed.distribute_like)
                 self.step = step
             self.resumed = True
