@@ -22,13 +22,13 @@ def figure(rows: int, columns: int):  # noqa: ANN201
     return axes
 
 
-def draw_points(ax: plt.Axes, x: torch.Tensor, title: str) -> None:
+def plot_points(ax: plt.Axes, x: torch.Tensor, title: str) -> None:
     """Points of the plane, (n, 2)."""
     ax.scatter(*x.T, s=1.2, alpha=0.5, linewidths=0, color="tab:blue")
     ax.set_title(title, fontsize=9)
 
 
-def draw_paths(ax: plt.Axes, states: list[torch.Tensor], title: str) -> None:
+def plot_paths(ax: plt.Axes, states: list[torch.Tensor], title: str) -> None:
     """The way each of a few points went, and where it ended."""
     for line in torch.stack(states, dim=1):
         ax.plot(*line.T, lw=0.6, alpha=0.7, color="tab:gray")
