@@ -23,21 +23,13 @@ def figure(rows: int, columns: int):  # noqa: ANN201
 
 
 def plot_points(ax: plt.Axes, x: torch.Tensor, title: str) -> None:
-<<<<<<< HEAD
-    """Scatter plot of points in the plane, (n, 2)."""
-=======
     """Points of the plane, (n, 2)."""
->>>>>>> 890dd02b54aff9a32a0111bf55dc39369b55c4a9
     ax.scatter(*x.T, s=1.2, alpha=0.5, linewidths=0, color="tab:blue")
     ax.set_title(title, fontsize=9)
 
 
 def plot_paths(ax: plt.Axes, states: list[torch.Tensor], title: str) -> None:
-<<<<<<< HEAD
-    """The paths of a few points, with their final positions."""
-=======
     """The way each of a few points went, and where it ended."""
->>>>>>> 890dd02b54aff9a32a0111bf55dc39369b55c4a9
     for line in torch.stack(states, dim=1):
         ax.plot(*line.T, lw=0.6, alpha=0.7, color="tab:gray")
     ax.scatter(*states[-1].T, s=7, color="tab:red", zorder=3, linewidths=0)
@@ -45,7 +37,7 @@ def plot_paths(ax: plt.Axes, states: list[torch.Tensor], title: str) -> None:
 
 
 def save(path: Path) -> None:
-    """Save the figure, creating its folder."""
+    """Write the image, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plt.savefig(path, dpi=110)
     plt.close("all")
