@@ -1,11 +1,8 @@
-# ruff: noqa: F401 (the imports are exported)
+# ruff: noqa: F401 (the names are exported through _EXPORTS)
 """tmatch: Transition Matching (Shaul, Singer, Gat and Lipman, 2025) as three independent choices."""
 
-import ast
 import os
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # OpenMP threads that spin while they wait slow down a shared machine 1.4 to 4 times. Read when torch is imported.
@@ -53,27 +50,41 @@ if TYPE_CHECKING:
     from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
     from tmatch.variants import VARIANTS, HeadConfig, Variant, build, variant
 
+_EXPORTS = {
+    "tmatch.backbone": "MLP Backbone DiT HuggingFaceBackbone Llama SequenceBackbone",
+    "tmatch.codec.patch": "Patchify",
+    "tmatch.condition": "Condition",
+    "tmatch.distribution": "Categorical Flow TokenDistribution",
+    "tmatch.generation": "Generation generate",
+    "tmatch.guidance": "ClassifierFreeGuidance Guidance NoGuidance",
+    "tmatch.head": "FlowHead Head",
+    "tmatch.kernel": "Autoregressive CosineRatio FullHistory GaussianKernel Kernel Masked MaskedCodes MaskedTokens "
+    "MeanKernel ParallelFlow ResidualFlow TruncatedGaussianRatio unit_data_std",
+    "tmatch.model": "FullHistoryMatching Model TransitionMatching",
+    "tmatch.parametrization": "CleanState Difference NextState NoiseState Parametrization",
+    "tmatch.process": "Cosine DiffusionProcess GaussianProcess IndependentLinearProcess Linear LinearProcess "
+    "Process VariancePreserving",
+    "tmatch.rng": "RandomStreams",
+    "tmatch.sampler": "SAMPLERS DDIMSampler RestartSampler Sampler build_sampler",
+    "tmatch.sampling": "CodeSampling SamplingParams Snapshot Unmasking",
+    "tmatch.solver": "RK4 Adaptive Euler Heun Midpoint Solver",
+    "tmatch.times": "Continuous Grid LogitNormal Times Uniform",
+    "tmatch.variants": "VARIANTS HeadConfig Variant build variant",
+}
+"""Public names by module. A module is imported when one of its names is first used, so `import tmatch` is cheap."""
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+
 __version__ = "0.1.0"
-
-
-@cache
-def _exports() -> dict[str, str]:
-    """The public names and their modules: the imports above, read from the source of this file."""
-    nodes = ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tmatch.")]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    """Import a public name on first use (PEP 562), so that `import tmatch` is cheap."""
-    exports = _exports()
-    if name == "__all__":
-        return [*exports]
-    if name not in exports:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _HOME:
         raise AttributeError(f"module 'tmatch' has no attribute '{name}'")
-    value = globals()[name] = getattr(import_module(exports[name]), name)
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_exports()})
+    return sorted({*globals(), *_HOME})

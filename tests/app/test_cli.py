@@ -1,5 +1,6 @@
 """The command itself: what it lists, what it rejects, and what it imports."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -36,7 +37,14 @@ def test_listing_commands_import_no_torch_and_no_command_imports_an_extra() -> N
     assert done.returncode == 0, done.stderr
 
 
-def test_the_public_names_are_imported_on_first_use() -> None:
+def test_the_public_names_are_those_that_type_checkers_see() -> None:
+    nodes = [
+        node for node in ast.walk(ast.parse(Path(tmatch.__file__).read_text())) if isinstance(node, ast.ImportFrom)
+    ]
+    typed = {
+        (node.module, alias.name) for node in nodes for alias in node.names if str(node.module).startswith("tmatch")
+    }
+    assert {(module, name) for name, module in tmatch._HOME.items()} == typed
     assert all(getattr(tmatch, name) is not None for name in tmatch.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         tmatch.Nothing  # noqa: B018
