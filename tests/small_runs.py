@@ -13,7 +13,7 @@ NETWORKS: dict[str, Any] = {
     "backbone": BackboneConfig(width=16, depth=1, heads=2),
     "head": HeadConfig(width=16, depth=1),
     "text": WordsConfig(width=16, heads=2),
-    "sampling": SamplingConfig(steps=2, head_steps=2),
+    "sampling": SamplingConfig(steps=2),
 }
 
 
