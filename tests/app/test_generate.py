@@ -39,7 +39,7 @@ def test_generate_writes_one_image_a_labelled_sheet_or_a_folder(model: Path, tmp
 def test_images_of_shapes_are_checked_at_the_trained_size(model: Path, tmp_path: Path) -> None:
     done = succeed("generate", "a red circle", "a golden dragon", cwd=tmp_path)
     assert done.stdout.splitlines()[0].endswith("  [ok]")
-    assert done.stdout.splitlines()[1].endswith("  a golden dragon"), "no caption of shapes, hence no verdict"
+    assert done.stdout.splitlines()[1].endswith("  a golden dragon"), "no caption of shapes, so there is no verdict"
     assert "'dragon', 'golden'" in done.stderr
     done = succeed("generate", "a red circle", "--model", str(model), "--width", "48", cwd=tmp_path)
     assert "[" not in done.stdout

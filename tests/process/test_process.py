@@ -77,7 +77,7 @@ def test_the_linear_process_keeps_its_noise_and_the_independent_one_does_not() -
 
 
 def test_the_diffusion_process_adds_independent_noise() -> None:
-    """X_s = (alpha_s / alpha_u) X_u + noise for s < u, hence Cov(X_s, X_u | X_T) = alpha_s / alpha_u sigma_u^2."""
+    """X_s = (alpha_s / alpha_u) X_u + noise for s < u, so that Cov(X_s, X_u | X_T) = alpha_s / alpha_u sigma_u^2."""
     process = DiffusionProcess(VariancePreserving())
     times = torch.tensor([0.1, 0.4, 0.7, 0.9], dtype=torch.float64)
     path = process.path(torch.zeros(N, 1, 1, dtype=torch.float64), times, rng())

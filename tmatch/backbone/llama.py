@@ -93,7 +93,7 @@ class Llama(nn.Module):
         grid = x.shape[1:-1]
         tokens = self.x_in(x.flatten(1, -2).to(self.x_in.weight.dtype))
         if cache is None:
-            h = self._whole(read_condition(self.condition_in, condition, len(x)), tokens)
+            h = self._full_pass(read_condition(self.condition_in, condition, len(x)), tokens)
         else:
             h = self._run(tokens, cache)
         return h.unflatten(1, grid)
@@ -118,7 +118,7 @@ class Llama(nn.Module):
         rotation = (cosines.to(weight.dtype), sines.to(weight.dtype))
         return LlamaContext(valid.shape[1] - length, None if text is None else valid, rotation)
 
-    def _whole(self, text: Condition | None, tokens: Tensor) -> Tensor:
+    def _full_pass(self, text: Condition | None, tokens: Tensor) -> Tensor:
         """All tokens in one pass, with the padding of the text moved to the end, where causal attention hides it."""
         if text is None:
             return self._run(tokens, self._context(None, 1, tokens.shape[1]))

@@ -23,8 +23,8 @@ def checkerboard(rng: RandomStreams) -> Tensor:
     u = rng.uniform(3)
     column = (4 * u[:, 0]).floor()
     row = 2 * (2 * u[:, 1]).floor() + column % 2
-    place = torch.stack((4 * u[:, 0], row + u[:, 2]), dim=-1)
-    return place - 2
+    points = torch.stack((4 * u[:, 0], row + u[:, 2]), dim=-1)
+    return points - 2
 
 
 def rings(rng: RandomStreams) -> Tensor:

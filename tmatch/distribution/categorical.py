@@ -65,12 +65,12 @@ class Categorical(TokenDistribution):
         self, noise: Tensor, h: Tensor, t: Time | None, params: SamplingParams, branches: Branches,
         cache: TimeCache | None = None,
     ) -> Tensor:  # fmt: skip
-        return self.draw(noise, h, params.codes, branches)[0]
+        return self.sample_codes(noise, h, params.codes, branches)[0]
 
     def nfe(self, params: SamplingParams) -> int:
         return 0
 
-    def draw(self, u: Tensor, h: Tensor, codes: CodeSampling, branches: Branches) -> tuple[Tensor, Tensor]:
+    def sample_codes(self, u: Tensor, h: Tensor, codes: CodeSampling, branches: Branches) -> tuple[Tensor, Tensor]:
         """Codes (batch, ..., 1) from the guided logits, and the log-probability of each before any filtering."""
         logits = branches.mix(self.logits(h))
         cumulative = filter_logits(logits, codes).softmax(-1).cumsum(-1)

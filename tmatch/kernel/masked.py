@@ -178,7 +178,7 @@ class MaskedCodes(MaskedTokens):
         if params.unmasking.order != "confidence":
             return super().unmask(h, t, step, rng, params, branches)
         noise = self.distribution.base_noise(rng, step.known.shape[1])
-        sampled, log_p = self.distribution.draw(noise, h, params.codes, branches)
+        sampled, log_p = self.distribution.sample_codes(noise, h, params.codes, branches)
         gumbel = -(-rng.uniform(step.known.shape[1]).log()).log()
         confidence = log_p + params.unmasking.temperature * step.remaining * gumbel
         kept = confidence.masked_fill(step.known, -torch.inf).topk(step.after - step.before, dim=1).indices
