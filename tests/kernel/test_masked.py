@@ -234,12 +234,12 @@ def test_codes_follow_the_softmax() -> None:
     distribution = awake(tm.Categorical(CODES, 8, 8))
     n, h = 20_000, torch.randn(1, 3, 8)
     noise = distribution.base_noise(tm.RandomStreams(range(n)), 3)
-    k, chances = distribution.draw(noise, h.expand(n, -1, -1), tm.CodeSampling(), CONDITIONAL)
+    k, chances = distribution.sample_codes(noise, h.expand(n, -1, -1), tm.CodeSampling(), CONDITIONAL)
     p = distribution.logits(h)[0].softmax(-1)
     for token in range(3):
         seen = k[:, token, 0].long().bincount(minlength=CODES) / n
         assert ((seen - p[token]).abs() < 5 * (p[token] * (1 - p[token]) / n).sqrt() + 1e-9).all()
-    narrow = distribution.draw(noise, h.expand(n, -1, -1), tm.CodeSampling(0.5, top_k=2), CONDITIONAL)
+    narrow = distribution.sample_codes(noise, h.expand(n, -1, -1), tm.CodeSampling(0.5, top_k=2), CONDITIONAL)
     assert narrow[0].unique().numel() <= 2 * 3
     torch.testing.assert_close(narrow[1], p.log().expand(n, -1, -1).take_along_dim(narrow[0].long(), dim=-1)[..., 0])
     torch.testing.assert_close(chances, p.log().expand(n, -1, -1).take_along_dim(k.long(), dim=-1)[..., 0])
@@ -262,7 +262,7 @@ def test_temperature_top_k_and_top_p_filter_the_logits() -> None:
     torch.testing.assert_close(p(temperature=0.5)[0] / p(temperature=0.5)[1], torch.tensor(4.0))
     distribution = awake(tm.Categorical(CODES, 8, 8))
     h = torch.randn(50, 3, 8)
-    greedy = distribution.draw(
+    greedy = distribution.sample_codes(
         distribution.base_noise(tm.RandomStreams(range(50)), 3), h, tm.CodeSampling(temperature=0), CONDITIONAL
     )[0]
     assert torch.equal(greedy[..., 0].long(), distribution.logits(h).argmax(-1))
@@ -272,7 +272,7 @@ def test_logits_are_guided() -> None:
     distribution = awake(tm.Categorical(CODES, 8, 8))
     h = torch.randn(2, 3, 8)  # of one image: conditional, then null
     branches = Branches((None, None), (3.0, -2.0))
-    k = distribution.draw(
+    k = distribution.sample_codes(
         distribution.base_noise(tm.RandomStreams([0]), 3), h, tm.CodeSampling(temperature=0), branches
     )[0]
     guided = distribution.logits(h[1:]) + 3 * (distribution.logits(h[:1]) - distribution.logits(h[1:]))
