@@ -186,3 +186,4 @@ def test_states_decode_to_the_images_and_are_cached(
     file.write_bytes(file.read_bytes()[:-1])
     assert torch.equal(encode_dataset(codec, data, device, tmp_path / "cache", "abc"), x)
     assert torch.equal(load_file(file)["states"], x), "a damaged cache is replaced"
+    assert torch.equal(encode_dataset(codec, data, device, Path("/proc/nowhere"), "abc"), x), "only a warning"

@@ -16,7 +16,7 @@ from tmatch.datasets import AssumedData, FolderData, ShapesData
 from tmatch.recipes import RECIPES
 from tmatch.runs import BackboneConfig, InitConfig, fit, load_model, preflight
 from tmatch.runs.export import model_card
-from tmatch.runs.finetune import apply_init, preflight_init
+from tmatch.runs.finetune import _loaded_names, apply_init, preflight_init
 from tmatch.runs.load import read_config
 from tmatch.train import Captioned, GeneratorTask
 
@@ -81,6 +81,11 @@ def test_it_resumes_without_the_initial_model(flow: Path, tmp_path: Path, monkey
             fit(tuned, tmp_path / out)
         whole = weights(tmp_path / "whole" / out)
         assert all(torch.equal(tensor, whole[name]) for name, tensor in weights(tmp_path / out).items())
+
+
+def test_names_of_frozen_weights_are_migrated(tmp_path: Path) -> None:
+    (tmp_path / "taken.json").write_text('["encoder.places.weight", "model.kernel.flow.head.out.weight"]')
+    assert _loaded_names(tmp_path) == ["encoder.positions.weight", "model.kernel.distribution.head.out.weight"]
 
 
 def test_words_keep_their_vectors_in_another_vocabulary(flow: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
+from typing import Annotated
 
 import torch
 import tyro
@@ -31,7 +32,9 @@ PER_LINE, LABEL_WIDTH, IMAGE_WIDTH = 8, 240, 128
 
 
 def main(
-    prompts: tyro.conf.Positional[tuple[str, ...]] = (),
+    prompts: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PROMPT ...", help_behavior_hint="")
+    ] = (),
     /,
     *,
     model: str = DEFAULT_MODEL,

@@ -36,7 +36,7 @@ class ComputeOptions(Config):
 
 _FIELDS: dict[str, Any] = {
     name: (
-        cast(Any, field.annotation) | None,
+        Annotated[cast(Any, field.annotation) | None, tyro.conf.arg(help_behavior_hint="(default: the model's)")],
         Field(default=None, description=(field.description or "").partition("; None")[0]),
     )
     for name, field in SamplingConfig.model_fields.items()
