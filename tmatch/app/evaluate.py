@@ -41,7 +41,10 @@ def main(
     if images is None:
         raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no evaluation prompts.")
     if not (metrics or data.metrics):
-        raise ValueError(f"Name a metric: --metrics {' '.join(METRICS)}.")
+        raise ValueError(
+            f"The data set '{data.kind}' has no metric of its own; name one with --metrics ({', '.join(METRICS)}). "
+            "CONTRIBUTING.md shows how to add a metric."
+        )
     config = sampling.apply(pipeline, loaded.config.run.sampling)
     result = evaluate(
         pipeline, images.captions, images, metrics or data.metrics, config,

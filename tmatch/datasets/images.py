@@ -104,8 +104,8 @@ class ImageData(DataConfig):
         if context.distributed.rank == 0 and not resumed:
             _keep_autoencoder(name, context.out)
         if context.distributed.rank == 0:
-            how = "pixels" if codec.autoencoder is None else f"latents of the autoencoder '{name}'"
-            print(f"tmatch: training on {len(training):,} images of {self.name} as {how}", file=sys.stderr, flush=True)
+            how = "as pixels" if codec.autoencoder is None else f"encoded by the autoencoder '{name}'"
+            print(f"tmatch: training on {len(training):,} images from {self.name}, {how}", file=sys.stderr, flush=True)
         context.distributed.barrier()
         encoders = ImageEncoders(
             conditioning=self.conditioning(training, context.text), autoencoder=name, digest=autoencoder_digest(codec)

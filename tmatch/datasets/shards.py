@@ -116,7 +116,7 @@ class ShardsData(DataConfig):
             images=len(training),
         )
         if rank == 0:
-            print(f"tmatch: training on {len(training):,} images of {training}", file=sys.stderr, flush=True)
+            print(f"tmatch: training on {len(training):,} images from {training}", file=sys.stderr, flush=True)
         if context.train.preview_every and rank == 0:
             with _adding("Previews need it; --train.preview-every 0 trains without previews."):
                 dataset.codec  # noqa: B018, fail now and not after many steps

@@ -40,8 +40,8 @@ def apply_init(init: InitConfig, task: GeneratorTask, seed: int, out: Path) -> N
         if rank_and_world_size()[0] == 0:
             with locked(out):
                 write_text(out / LOADED, json.dumps(names, indent=1) + "\n")
-            rest = "" if len(names) == len(task.state_dict()) else "; the others are new"
-            print(f"tmatch: loaded {len(names)} weights from {init.model}{rest}", file=sys.stderr)
+            rest = "" if len(names) == len(task.state_dict()) else "; the rest are newly initialized"
+            print(f"tmatch: loaded {len(names)} tensors from {init.model}{rest}", file=sys.stderr)
     _freeze(init, task, names, task.model.kernel.backbone, seed)
     if not any(parameter.requires_grad for parameter in task.parameters()):
         raise ValueError(f"All weights come from {init.model}, and init.freeze leaves none to train: leave it out.")

@@ -1,6 +1,7 @@
 """Training a generator from a `RunConfig`."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str
     trainer = _trainer(run, dataset, out, distributed)
     trainer.resume()
     if distributed.rank == 0:
+        if trainer.step:
+            print(f"tmatch: resuming at step {trainer.step:,}", file=sys.stderr)
         config = ModelConfig(run=run, shape=dataset.shape, grids=dataset.grids, encoders=dataset.encoders)
         write_text(out / "model.json", config.model_dump_json(indent=2) + "\n")
         if trainer.step < run.train.steps:  # results of an earlier, shorter run are out of date
