@@ -99,6 +99,11 @@ def quality() -> list[str]:
     ]
 
 
+def test_measured_overheads_stay_within_their_bounds() -> None:
+    assert result("sampler_overhead")["ratio"] <= 1.05
+    assert result("train_step")["shapes-dtm-mean"]["beyond_the_networks"] <= 0.05
+
+
 def reliability_and_speed() -> list[str]:
     kills, prepared, step = result("kill_and_resume"), result("prepare"), result("train_step")["shapes-dtm-mean"]
     two, one, processes = (result(f"train_dit{which}")["sizes"] for which in ("", "_one_thread", "_two_processes"))
