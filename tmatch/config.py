@@ -57,3 +57,8 @@ def lookup(what: str, table: Mapping[str, T], name: str) -> T:
     if name not in table:
         raise ValueError(f"There is no {what} '{name}'{did_you_mean(name, table)}; choose from {', '.join(table)}.")
     return table[name]
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped: a terminal would obey those in a prompt or a file name."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
