@@ -84,8 +84,8 @@ class TextToImage(nn.Module):
         """One image for each input and its seed; guidance pushes away from the `negative` input.
 
         An input is a prompt, or whatever else the conditioner reads. Images have the most common size of the training
-        images, unless a `height` or `width` in pixels is given. `precision` is that of the model's matrix products; in
-        float32 an image does not depend on the batch it is generated in.
+        images, unless a `height` or `width` in pixels is given. `precision` is that of the model's matrix products, whose
+        rounding is all that the batch changes in an image.
         """
         self._require_inputs(inputs, seeds, negative)
         size, shape = positive_int("The batch size", batch_size), self._shape(height, width)
