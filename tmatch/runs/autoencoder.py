@@ -56,6 +56,7 @@ def fit_autoencoder(run: AutoencoderRun, out: Path, progress: bool = False) -> d
     average = trainer.ema
     assert isinstance(average, AutoencoderTask)
     average.autoencoder.standardise(images)
+    trainer.require_finite(average.autoencoder.state_dict().values())
     write_tensors(out / WEIGHTS, average.autoencoder.state_dict())
     result = evaluate_autoencoder(run, average.autoencoder.cpu())
     write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
