@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from tmatch.condition import Condition
 from tmatch.conditioning.base import Conditioner, require_text, shortened
 from tmatch.extras import needs_extra
-from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, loading, require_weights
+from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, checked_folder, fingerprint, loading, require_weights
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -82,24 +81,24 @@ def load_text_encoder(
             AutoTokenizer,
             CLIPTextModel,
         )
-    how = {"trust_remote_code": False, **hub.arguments()}
+    how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     advice = "pass the hub name or the folder of a T5, CLIP or sentence encoder with its tokenizer and safetensors."
-    with loading("text encoder", name, advice):
-        if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
+    with loading("text encoder", name, advice), checked_folder(name, hub) as (folder, _):
+        if not any((folder / file).is_file() for file in TOKENIZERS):
             raise ValueError(f"it has no tokenizer, which is one of {', '.join(TOKENIZERS)}")
-        config = AutoConfig.from_pretrained(name, **how)
+        config = AutoConfig.from_pretrained(folder, **how)
         kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # the T5 family, without its decoder
             kind = AutoModelForTextEncoding
         network, found = kind.from_pretrained(
-            name, dtype=ENCODER_DTYPES[precision], use_safetensors=True, output_loading_info=True, **how
+            folder, dtype=ENCODER_DTYPES[precision], use_safetensors=True, output_loading_info=True, **how
         )
         if config.is_encoder_decoder and kind is AutoModel:  # as BART, whose last hidden states are the decoder's
             network = network.get_encoder()
-        require_weights(key for key in found["missing_keys"] if not key.startswith("pooler."))
+        require_weights(network, (key for key in found["missing_keys"] if not key.startswith("pooler.")))
         if found["missing_keys"]:  # the output of a pooler is not used
             network.pooler = nn.Identity()
-        tokenizer = _padding(AutoTokenizer.from_pretrained(name, **how))
+        tokenizer = _padding(AutoTokenizer.from_pretrained(folder, **how))
         encoder = PretrainedText(network, tokenizer, name, _limit(network, tokenizer, max_length), precision)
         encoder([""])  # fail now if it does not read text
     return encoder
