@@ -37,13 +37,13 @@ class InMemory:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_finite("the data", self.x)
         if self.x.ndim < 3 or len(self.x) == 0:
             raise ValueError(f"States must have shape (samples, *grid, channels); got {tuple(self.x.shape)}.")
         if self.condition is not None and len(self.condition) != len(self.x):
             raise ValueError(
                 f"Each state needs one condition; got {len(self.x)} states and {len(self.condition)} conditions."
             )
-        require_finite("the data", self.x)
 
     def __len__(self) -> int:
         return len(self.x)
