@@ -1,9 +1,12 @@
 """Exported models, and the pipeline around a trained model."""
 
+import itertools
 import json
 import os
 import shutil
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -60,6 +63,24 @@ def test_images_have_the_requested_size(name: str) -> None:
     own, wide = (pipe("a red circle", width=width, **fast(name)) for width in (32, 48))
     assert torch.equal(own.tensors, pipe("a red circle", **fast(name)).tensors)
     assert wide.images[0].size == (48, 32)
+
+
+@pytest.mark.parametrize("name", ["shapes-dtm-from-fm", "shapes-artm-3"])
+def test_threads_share_a_pipeline(name: str) -> None:
+    pipe, prompts = Pipeline.from_pretrained(name), ["a red circle", "a blue square", "three crosses"]
+    calls = [{"prompt": prompts[: 1 + k % 3], "seed": k, "guidance_scale": k / 2, **fast(name)} for k in range(6)]
+    expected, end = [pipe(**call) for call in calls], time.monotonic() + 1
+
+    def work(first: int) -> None:
+        for k in itertools.cycle([*range(first, 6), *range(first)]):
+            found = pipe(**calls[k])
+            assert torch.equal(found.tensors, expected[k].tensors)
+            assert found.evaluations == expected[k].evaluations
+            if time.monotonic() > end:
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [k % 6 for k in range(8)]))
 
 
 @pytest.mark.parametrize(
