@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tmatch.extras import needs_extra
-from tmatch.reading import read_json, read_shapes, require_finite_weights
+from tmatch.reading import first_line, read_json, read_shapes, require_finite_weights
 
 EncoderDtype = Literal["float32", "float16", "bfloat16"]
 """What pretrained encoders compute in, and weights and shards are stored in."""
@@ -41,12 +41,6 @@ def fingerprint(network: nn.Module, extra: str = "") -> str:
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
     return total.hexdigest()
-
-
-def first_line(error: Exception, line: int = 0) -> str:
-    """One line of an error message, by default the first."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[min(line, len(lines) - 1)].strip().rstrip(".")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,12 @@ from tmatch.rng import seeded_init
 N = TypeVar("N", bound=nn.Module)
 
 
+def first_line(error: Exception, line: int = 0) -> str:
+    """One line of an error message, by default the first."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[min(line, len(lines) - 1)].strip().rstrip(".")
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file, in which no key occurs twice."""
     try:
@@ -39,7 +45,7 @@ def intact(file: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, ArithmeticError, AssertionError, LookupError, RuntimeError) as error:
-        raise ValueError(f"{file} is damaged ({error}); copy it again or train the model again.") from error
+        raise ValueError(f"{file} is damaged ({first_line(error)}); copy it again or train the model again.") from error
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
@@ -75,7 +81,7 @@ def load_network(build: Callable[[], N], tensors: Mapping[str, Tensor], blocks: 
         if wrong := sorted(name for name in {*own, *found} if own.get(name) != found.get(name)):
             raise ValueError(f"{wrong[0]} has the shape {found.get(wrong[0])} instead of {own.get(wrong[0])}")
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"The weights in {source} ({str(error).partition(chr(10))[0].rstrip('.')}).") from error
+        raise ValueError(f"The weights in {source} ({first_line(error)}).") from error
     if expected.keys() >= dict(network.named_buffers()).keys():
         network.to_empty(device="cpu")
     else:  # some of its constants are not among the weights

@@ -12,7 +12,7 @@ from tmatch.codec.codec import Codec
 from tmatch.codec.codes import CodeAutoencoder
 from tmatch.config import Config, Count, Dimension, Layers
 from tmatch.hub import fingerprint
-from tmatch.reading import load_network, read_json, read_weights
+from tmatch.reading import first_line, load_network, read_json, read_weights
 
 WEIGHTS, SETTINGS = "autoencoder.safetensors", "recipe.json"
 
@@ -74,7 +74,7 @@ def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder |
         architecture = {key: saved[key] for key in AutoencoderConfig.model_fields}
         config = AutoencoderConfig.model_validate_json(json.dumps(architecture))
     except (KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"The autoencoder in {folder} cannot be loaded ({str(error).splitlines()[0]}).") from error
+        raise ValueError(f"The autoencoder in {folder} cannot be loaded ({first_line(error)}).") from error
     return load_autoencoder_file(folder / WEIGHTS, config)
 
 

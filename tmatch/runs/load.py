@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
+from math import prod
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from tmatch.generation import TextToImage
 from tmatch.hub import HubOptions, download
 from tmatch.migrate import migrate_model, migrate_weight_name
 from tmatch.model import Model
-from tmatch.reading import intact, load_network, read_json, read_weights, require_finite_weights
+from tmatch.reading import first_line, intact, load_network, read_json, read_weights, require_finite_weights
 from tmatch.runs.config import ModelConfig
 from tmatch.train import checkpoint
 
@@ -61,9 +62,10 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     model, conditioner = networks["model"], encoders.conditioner(folder, hub) if own is None else networks["encoder"]
     assert isinstance(model, Model)
     assert isinstance(conditioner, Conditioner)
-    pipeline = TextToImage(model, conditioner, codec or open_codec(), config.shape, config.grids)
-    with intact(folder / "model.json"):  # the patch and the channels of a token must fit the autoencoder
-        pipeline.codec.decode(torch.zeros(1, 1, 1, config.shape[-1]))
+    codec, channels = codec or open_codec(), config.shape[-1]
+    if channels % prod(config.run.patch) or codec.encode(torch.zeros(1, 3, *codec.token)).shape[-1] != channels:
+        raise ValueError(f"{folder / 'model.json'} does not fit its autoencoder: a token has {channels} numbers.")
+    pipeline = TextToImage(model, conditioner, codec, config.shape, config.grids)
     return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder)
 
 
@@ -83,7 +85,7 @@ def read_config(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelC
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
         raise ValueError(f"{file} does not describe a model of this version ({reason}).") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe a model ({error}).") from error
+        raise ValueError(f"{file} does not describe a model ({first_line(error)}).") from error
 
 
 def read_model(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig, dict[str, Tensor]]:

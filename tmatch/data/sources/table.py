@@ -9,7 +9,7 @@ from typing import Any
 
 from tmatch.data.sources.source import Row, Source, Unusable, as_captions, read_file, row_digest
 from tmatch.extras import needs_extra
-from tmatch.hub import first_line
+from tmatch.reading import first_line
 
 SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 """Prefixes of file names that denote a split."""
