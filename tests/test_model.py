@@ -215,6 +215,23 @@ def test_dtm_flow_matches_the_difference() -> None:
     torch.testing.assert_close(loss, (u - (y - y_0)).square().mean((1, 2, 3)))
 
 
+def test_artm_flow_matches_the_next_state_token_by_token() -> None:
+    """The paper's listing (with normal noise and t / T), from the same noise: h_{i-1} is the context of token i."""
+    model, x_T, given = small_model("artm-3"), data(6), condition(6)
+    loss = model.loss(x_T, tm.RandomStreams(range(6)), given)
+    rng = tm.RandomStreams(range(6))
+    step, n = (rng.uniform() * 3).long(), SHAPE[0] * SHAPE[1]
+    t, t_next = (torch.tensor([0.0, 0.5, 0.75, 1.0])[step + k] for k in (0, 1))
+    weights = (time[:, None, None, None] for time in (t, t_next))
+    x_t, x_next = (((1 - w) * rng.normal(*SHAPE) + w * x_T).flatten(1, 2) for w in weights)
+    places = torch.tensor([[k, *divmod(i, SHAPE[1])] for k in (0, 1) for i in range(n)])
+    h = model.kernel.backbone(torch.cat((x_t, x_next), dim=1), t, given, positions=places, prefix=n)[:, n - 1 : -1]
+    y, y_0, s = x_next[:, None], rng.normal(1, n, SHAPE[2]), rng.uniform(1, n)
+    y_s = (1 - s[..., None]) * y_0 + s[..., None] * y
+    u = model.kernel.head(y_s, s, model.kernel.head.prepare(h[:, None], t))
+    torch.testing.assert_close(loss, (u - (y - y_0)).square().mean((1, 2, 3)))
+
+
 @pytest.mark.parametrize("variance", ["beta-tilde", "beta"])
 def test_ddpm_takes_the_step_of_ho_et_al(variance: str) -> None:
     """mu = (x - beta / sqrt(1 - abar) eps) / sqrt(1 - beta), variance beta-tilde or beta (Eq. 11, Section 3.2)."""

@@ -39,6 +39,14 @@ def test_uniform_numbers_are_uniform_and_open() -> None:
     assert (x - torch.arange(1, len(x) + 1) / len(x)).abs().max() < 1.95 / len(x) ** 0.5
 
 
+def test_no_bits_give_an_end_of_the_interval_or_an_infinite_number() -> None:
+    for bits in (0, -1, 2**63 - 1, -(2**63)):
+        streams = RandomStreams([0])
+        streams._bits = lambda count, bits=bits: torch.full((1, count), bits)  # type: ignore[method-assign]
+        assert 0 < streams.uniform() < 1
+        assert streams.normal(2).isfinite().all()
+
+
 def test_streams_and_positions_are_uncorrelated() -> None:
     n = 4000
     x = RandomStreams(range(40)).normal(n)  # neighbouring seeds, the ones people use
@@ -46,6 +54,15 @@ def test_streams_and_positions_are_uncorrelated() -> None:
     assert off.abs().max() < 5 / n**0.5
     y = RandomStreams(range(n)).normal(40)
     assert torch.corrcoef(y.T).fill_diagonal_(0).abs().max() < 5 / n**0.5
+
+
+def test_no_stream_is_another_one_shifted() -> None:
+    """Nor is a call a repetition of an earlier one."""
+    n, streams = 4000, RandomStreams(range(20))
+    x = torch.cat((streams.uniform(n // 2), streams.uniform(n // 2)), dim=1) - 0.5
+    for shift in (1, 2, 3, n // 2):
+        products = x[:, None, shift:] * x[None, :, :-shift]
+        assert (products.mean(-1) / (products.shape[-1] ** -0.5 / 12)).abs().max() < 5
 
 
 def test_derive_depends_on_seed_step_and_sample() -> None:

@@ -4,6 +4,7 @@ from laws import condition
 
 import tmatch as tm
 from tmatch.data import TOYS, InMemory
+from tmatch.train import Captioned
 
 
 @pytest.mark.parametrize("name", TOYS)
@@ -43,6 +44,16 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
     index = first.indices(5, 8)
     assert torch.equal(a, x[index])
     assert torch.equal(c.tokens, given.tokens[index])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_every_state_comes_with_its_caption(parts: int) -> None:
+    data = Captioned(InMemory(torch.arange(10.0)[:, None, None], seed=3), [f"number {k}" for k in range(10)])
+    for step in range(4):
+        batches = [data.batch(step, 6, part, parts) for part in range(parts)]
+        for x, captions in batches:
+            assert captions == [f"number {k:g}" for k in x.flatten().tolist()]
+        assert torch.equal(torch.cat([x for x, _ in batches]), data.batch(step, 6, 0, 1)[0])
 
 
 def test_invalid_data_is_rejected() -> None:

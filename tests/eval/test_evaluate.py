@@ -25,6 +25,16 @@ def test_the_interval_covers_the_true_share_95_percent_of_the_time() -> None:
     assert wilson_interval(10, 10)[1] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (3, 7), (800, 1000)])
+def test_the_interval_ends_where_the_measured_share_is_z_standard_errors_away(successes: int, trials: int) -> None:
+    """Wilson's (1927) definition: the standard error is that of the bound, so that certainty needs many trials."""
+    for bound in wilson_interval(successes, trials, z=2.0):
+        error = (bound * (1 - bound) / trials) ** 0.5
+        assert abs(bound - successes / trials) == pytest.approx(2 * error, abs=1e-9)
+    low, high = wilson_interval(successes, trials)
+    assert low < high
+
+
 class Renderer(torch.nn.Module):
     """Stands for a pipeline: renders the right image for every caption but the first few."""
 

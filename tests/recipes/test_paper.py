@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tmatch import Condition, RandomStreams
 from tmatch.recipes.paper import PAPER_RECIPES
 from tmatch.rng import RandomStreams
 from tmatch.sampler import build_sampler
@@ -35,6 +36,23 @@ def test_training_and_sampling_match_the_paper(name: str) -> None:
     backbone, head = recipe.backbone, recipe.head
     assert (backbone.width, backbone.depth, backbone.heads) == (2048, 34 if "llama" in name else 24, 16)
     assert (head.width, head.depth) == (1024, 6)
+
+
+@pytest.mark.parametrize("name", [name for name in PAPER_RECIPES if "discrete" not in name and name[6:8] != "fm"])
+def test_the_head_of_mar_learns_from_four_samples_of_each_token(name: str) -> None:
+    """As Li et al. (2024) train it, Section 3.4: four times s and the noise per token; other heads see each once."""
+    recipe, seen = PAPER_RECIPES[name](), []
+    small = {"backbone": {"width": 32, "depth": 1, "heads": 2}, "head": {"width": 8, "depth": 1}}
+    for part, sizes in small.items():
+        recipe = recipe.model_copy(update={part: getattr(recipe, part).model_copy(update=sizes)})
+    model = recipe.network((16, 16, 16), 8)
+    model.kernel.head.register_forward_pre_hook(lambda _, args: seen.append(args[:2]))
+    condition = Condition.dense(torch.zeros(1, 1, 8))
+    model.loss(RandomStreams([1]).normal(16, 16, 16), RandomStreams([0]), condition)
+    ((y, s),) = seen
+    noises, times = (x.expand(*y.shape[:3], -1) for x in (y, s[..., None]))
+    for x in (noises, times):
+        assert len(x[0, :, 0].unique(dim=0)) == (4 if VARIANTS[recipe.variant].evaluations == "T K" else 1)
 
 
 def test_evaluations_match_the_paper() -> None:
