@@ -43,10 +43,9 @@ def fingerprint(network: nn.Module, extra: str = "") -> str:
     return total.hexdigest()
 
 
-def first_line(error: Exception, line: int = 0) -> str:
-    """One line of an error message, by default the first."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[min(line, len(lines) - 1)].strip().rstrip(".")
+def first_line(error: Exception) -> str:
+    """The first line of an error message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".")
 
 
 @dataclass(frozen=True)
