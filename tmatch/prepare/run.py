@@ -221,7 +221,7 @@ class Preparation:
         shards = []
         for (height, width), samples in by_size.items():
             file = f"{number:06d}-{height}x{width}.safetensors"
-            checksum = write_shard(self.out / file, samples.tensors())
+            checksum = write_shard(self.out / file, vars(samples))
             size = (samples.latents.shape[2], samples.latents.shape[3])
             shards.append(Shard(file=file, samples=len(samples), size=size, sha256=checksum))
         done[number] = Chunk(
