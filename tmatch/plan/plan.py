@@ -90,16 +90,12 @@ class Plan:
     def gpu_hours(self) -> float:
         return self.gpus * self.steps * self.seconds_per_step / HOUR
 
-    def sampling_seconds(self, *networks: str, transitions: int | None = None, head_steps: int | None = None) -> float:
-        """Return the seconds of all calls of some networks (default: all); T (backbone + S head) for other steps."""
-        own, total = self.sampling, 0.0
-        for calls in (calls for calls in own.calls if calls.network in (networks or NETWORKS)):
-            head = calls.network == "head"
-            times = (transitions or own.transitions) / own.transitions
-            if head and calls.evaluations:
-                times *= (head_steps or own.config.head_steps) / own.config.head_steps
-            share = self.utilisation.head if head else self.utilisation.backbone
-            total += times * calls.count * seconds(calls.each, self.device, self.precision, share)
+    def sampling_seconds(self, *networks: str) -> float:
+        """Return the seconds of all calls of some networks (default: all)."""
+        total = 0.0
+        for calls in (calls for calls in self.sampling.calls if calls.network in (networks or NETWORKS)):
+            share = self.utilisation.head if calls.network == "head" else self.utilisation.backbone
+            total += calls.count * seconds(calls.each, self.device, self.precision, share)
         return total
 
     def fits(self, memory: Memory) -> bool:
