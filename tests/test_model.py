@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from laws import SHAPE, SMALL_HEAD, awake, condition, data_of, fresh_model, shape_of, small_dit, small_model, steps_of
@@ -244,6 +245,9 @@ def broken(given: tm.Condition) -> tm.Condition:
     return tm.Condition(tokens, given.mask)
 
 
+NOT_DATA = (data(2).tolist(), data(2).numpy(), data(2) * 1j, torch.tensor(1.0), None)
+
+
 def build_mean(process: tm.Process, parametrization: tm.Parametrization, times: tm.Times) -> None:
     tm.TransitionMatching(process, parametrization, tm.MeanKernel(nn.Identity(), nn.Identity()), times)
 
@@ -263,10 +267,13 @@ def loss(name: str, x: Tensor, seeds: range, given: tm.Condition, **options: obj
         (lambda: tm.build("dmt", small_dit(), 4), "did you mean 'dtm'"),
         (lambda: tm.HeadConfig(kind="mpl"), "did you mean 'mlp'"),
         (lambda: tm.build("fm", nn.Linear(2, 2), 4), "no integer attribute `width`"),
+        (lambda: small_model("fm").grid(["a", 1j]), "list of numbers"),
         (lambda: small_model("fm").grid(2.5), "must be a positive integer; got 2.5"),
         (lambda: tm.LogitNormal(std=float("nan")), "positive std"),
         (lambda: tm.VariancePreserving(20, -1), "0 <= beta_min <= beta_max"),
         (lambda: loss("dtm", data(2) * torch.nan, range(2), condition(2)), "x_T contains non-finite"),
+        *((lambda x=x: loss("dtm", x, range(2), condition(2)), "x_T must be a tensor") for x in NOT_DATA),
+        (lambda: tm.Condition.dense(np.zeros((2, 3, 4))), "condition must be a tensor"),
         (lambda: loss("dtm", data(1), range(1), broken(condition(1))), "condition contains non-finite"),
         (lambda: loss("dtm", data(3), range(2), condition(3)), "2 random streams for 3 images"),
         (lambda: loss("dtm", data(3), range(3), condition(2)), "2 conditions for 3 images"),
@@ -277,6 +284,12 @@ def loss(name: str, x: Tensor, seeds: range, given: tm.Condition, **options: obj
         (
             lambda: small_model("fm").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=data(1)[:, :1]),
             "The starting state has shape",
+        ),
+        (lambda: small_model("fm").sample((1.0, 4), tm.RandomStreams([0]), condition(1)), "positive integer; got 1.0"),
+        (lambda: small_model("fm").sample((2**40, 4), tm.RandomStreams([0]), condition(1)), "at most"),
+        (
+            lambda: small_model("fm").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=data(1).tolist()),
+            "starting state must be a tensor",
         ),
         (
             lambda: tm.generate(awake(tm.build("dtm", small_dit(), 8)), SHAPE, [0], condition(1)),

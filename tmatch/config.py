@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 T = TypeVar("T")
 MAX_LAYERS, MAX_SIZE, MAX_COUNT, MAX_SAMPLING_STEPS, MAX_STEPS = 1_000, 65_536, 1_000_000, 10_000, 10**9
@@ -17,6 +18,16 @@ Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 """A number of images, codes or shards."""
 SamplingSteps = Annotated[int, Field(gt=0, le=MAX_SAMPLING_STEPS)]
 TrainingSteps = Annotated[int, Field(gt=0, le=MAX_STEPS)]
+
+
+def nonempty_path(path: str | Path) -> Path:
+    """The path; an empty one, which would stand for the current folder, is an error."""
+    if path == "":
+        raise ValueError("The path is empty; name a file or folder, or '.' for the current folder.")
+    return Path(path)
+
+
+NonemptyPath = Annotated[Path, BeforeValidator(nonempty_path)]
 FREE: dict[str, Any] = {"resume": "free"}
 """Marks a field that may change when a run is resumed: `Field(..., json_schema_extra=FREE)`."""
 

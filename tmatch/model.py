@@ -103,8 +103,8 @@ class TransitionMatching(Model):
         if start is None and grid[0] != 0:
             raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time; pass it as `start`.")
         x_t = self.process.source(shape, rng) if start is None else start  # X_0 ~ p_0
-        require_shape("The starting state", x_t, shape)
         x_t = checked("The starting state", x_t, rng, condition)
+        require_shape("The starting state", x_t, shape)
         if callback is not None:
             callback(Snapshot("start", float(grid[0]), x_t))
         for t, t_next in sampler.steps(grid):

@@ -16,19 +16,10 @@ from tmatch.rng import seeded_init
 N = TypeVar("N", bound=nn.Module)
 
 
-def contained(file: Path) -> Path:
-    """The file a path leads to: a link may point into its folder, and to where the cache of the hub stores files."""
-    folder, target = file.parent.resolve(), file.resolve()
-    repository = next((path.parent for path in folder.parents if path.name == "snapshots"), folder)
-    if not any(target.is_relative_to(place) for place in (folder, repository / "blobs", repository.parent / "blobs")):
-        raise ValueError(f"{file} is a link to a file outside its folder; replace it by the file.")
-    return target
-
-
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file, in which no key occurs twice."""
     try:
-        found = json.loads(contained(file).read_bytes(), object_pairs_hook=_unique)
+        found = json.loads(file.read_bytes(), object_pairs_hook=_unique)
     except RecursionError as error:
         raise ValueError(f"{file.name} is nested too deeply") from error
     if not isinstance(found, dict):
@@ -54,14 +45,14 @@ def intact(file: Path) -> Iterator[None]:
 def read_weights(file: Path) -> dict[str, Tensor]:
     """The finite tensors of a safetensors file."""
     with intact(file):
-        tensors = load_file(contained(file))
+        tensors = load_file(file)
     require_finite_weights(tensors, file)
     return tensors
 
 
 def read_shapes(file: Path) -> dict[str, list[int]]:
     """The shapes of the tensors of a safetensors file, from its header."""
-    with intact(file), safe_open(contained(file), "pt") as tensors:
+    with intact(file), safe_open(file, "pt") as tensors:
         return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118, not a mapping
 
 

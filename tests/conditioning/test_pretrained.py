@@ -3,7 +3,9 @@
 import json
 import shutil
 import socket
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,27 @@ def save_bert(folder: Path, kind: str = "Bert", **tokenizer: object) -> Path:
 
 def update(file: Path, **values: object) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_threads_share_a_text_encoder(text: PretrainedText) -> None:
+    """Counting the tokens of a prompt, and encoding it, set different modes of the same tokenizer."""
+    prompts = [["a red circle"], ["two", "a blue square of a red circle"]]
+    expected, wrong = [text(one) for one in prompts], list[str]()
+
+    def work(k: int) -> None:
+        for i in range(k, k + 100):
+            found = text(prompts[i % 2])
+            if not (torch.equal(found.tokens, expected[i % 2].tokens) and text.lengths(["two of a red circle"]) == [6]):
+                wrong.append(prompts[i % 2][0])
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []
 
 
 def test_latents_are_the_shifted_and_scaled_mean_and_decoding_inverts_that(saved: Path) -> None:

@@ -16,6 +16,7 @@ from tmatch.data.images import grid, read_settings, save_animation, save_image, 
 from tmatch.files import WRITING, write_text
 from tmatch.generation import GeneratedImages
 from tmatch.generation.frames import evenly_spaced
+from tmatch.rng import as_seed
 
 FRAMES = 13
 """Frames of a path strip."""
@@ -35,7 +36,7 @@ class Request:
     @property
     def seeds(self) -> range:
         """The seed of each image."""
-        return range(self.first_seed, self.first_seed + self.images * len(self.prompts))
+        return range(self.first_seed, as_seed(self.first_seed + self.images * len(self.prompts) - 1) + 1)
 
     def prompt(self, index: int) -> str:
         """The prompt of an image."""

@@ -11,10 +11,20 @@ from pydantic import BaseModel
 from tmatch.config import lookup
 
 AnySettings = TypeVar("AnySettings", bound=BaseModel)
+LARGEST = 2**20
+"""Bytes of a file of settings, which is parsed in some seconds."""
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also reads 1e-4 as a number (as YAML 1.2 does) and rejects duplicate keys."""
+    """The safe loader, which also reads 1e-4 as a number (as YAML 1.2 does) and rejects duplicate keys and aliases.
+
+    Aliases of aliases can stand for more settings than fit in memory.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases such as *name are not supported; repeat the value")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -33,8 +43,12 @@ _Loader.add_implicit_resolver(
 def with_file(settings: AnySettings, path: Path) -> AnySettings:
     """Settings, overridden by a YAML file."""
     try:
-        changes = _Loader(path.read_text(encoding="utf-8-sig")).get_single_data()
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST:,} bytes")
+        changes = _Loader(content.decode("utf-8-sig")).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML ({' '.join(str(error).split())}).") from error
     if isinstance(changes, dict) and {"run", "shape"} <= changes.keys():
         changes = changes["run"]  # the model.json of a run

@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tmatch.config import Config, did_you_mean
+from tmatch.config import Config, did_you_mean, nonempty_path
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -42,6 +42,7 @@ def call(command: str, function: Callable[..., None], arguments: Sequence[str], 
 
 def _unvalidated() -> "ConstructorRegistry":
     """Has tyro build configurations without validation: validated later as a whole, their errors name the option."""
+    from tyro import constructors
     from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
     registry, delegating = ConstructorRegistry(), [False]
@@ -60,6 +61,12 @@ def _unvalidated() -> "ConstructorRegistry":
 
         construct.__doc__ = kind.__doc__
         return replace(spec, instantiate=construct) if isinstance(spec, StructConstructorSpec) else None
+
+    @registry.primitive_rule
+    def path_rule(info: constructors.PrimitiveTypeInfo) -> constructors.PrimitiveConstructorSpec[Path] | None:
+        return None if info.type is not Path else constructors.PrimitiveConstructorSpec(
+            1, "PATH", lambda texts: nonempty_path(texts[0]), lambda x: isinstance(x, Path), lambda x: [str(x)]
+        )  # fmt: skip
 
     return registry
 
@@ -81,7 +88,7 @@ def _call_with_recipe(command: str, function: Callable[..., None], arguments: Se
         description=(function.__doc__ or "").splitlines()[0],
         epilog=f"`tmatch recipes` lists the recipes, `tmatch {command} RECIPE --help` the options.",
     )  # fmt: skip
-    parser.add_argument("--config", type=Path, help="YAML file of settings that override the recipe's")
+    parser.add_argument("--config", type=nonempty_path, help="YAML file of settings that override the recipe's")
     parser.add_argument("--data.kind", dest="kind", help="data set to train on instead of the recipe's")
     known, (name, *rest) = parser.parse_known_args([*arguments, ""])
     if name in ("--help", "-h"):

@@ -1,6 +1,7 @@
 """Pretrained text encoders, through transformers."""
 
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from tmatch.extras import needs_extra
 from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, checked_folder, fingerprint, loading, require_weights
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+_TOKENIZING = threading.Lock()
+"""Held while a tokenizer runs: each call sets its padding and truncation, which all threads share."""
 
 
 class PretrainedText(Conditioner):
@@ -48,7 +51,8 @@ class PretrainedText(Conditioner):
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
         """The number of tokens of each caption, before truncation."""
-        return [len(words) for words in self.tokenizer(list(captions), verbose=False).input_ids] if captions else []
+        with _TOKENIZING:
+            return [len(words) for words in self.tokenizer(list(captions), verbose=False).input_ids] if captions else []
 
     def prompt_warnings(self, prompts: Sequence[str]) -> list[str]:
         long = [p for p, length in zip(prompts, self.lengths(prompts), strict=True) if length > self.max_length]
@@ -58,9 +62,9 @@ class PretrainedText(Conditioner):
     @torch.no_grad()
     def forward(self, inputs: Sequence[str]) -> Condition:
         require_text(inputs)
-        words = self.tokenizer(
-            list(inputs), padding=True, truncation=True, max_length=self.max_length, return_tensors="pt"
-        ).to(self.network.device)
+        how = {"padding": True, "truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
+        with _TOKENIZING:
+            words = self.tokenizer(list(inputs), **how).to(self.network.device)
         tokens = self.network(input_ids=words.input_ids, attention_mask=words.attention_mask).last_hidden_state
         return Condition(tokens, words.attention_mask.bool())
 

@@ -35,9 +35,9 @@ class InMemory:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_finite("the data", self.x)
         if self.x.ndim < 3 or len(self.x) == 0:
             raise ValueError(f"States must have shape (samples, *grid, channels); got {tuple(self.x.shape)}.")
-        require_finite("the data", self.x)
 
     def __len__(self) -> int:
         return len(self.x)

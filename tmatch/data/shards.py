@@ -128,7 +128,7 @@ def _manifest(folder: Path) -> Manifest:
         raise ValueError(f"{folder} contains no complete set of shards: it has no {MANIFEST}; run `tmatch prepare`.")
     try:
         manifest = Manifest.model_validate_json(json.dumps(migrate_manifest(json.loads(file.read_bytes()))))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} is not a valid manifest ({error}); run `tmatch prepare` again.") from error
     if manifest.samples == 0:
         raise ValueError(f"{folder} contains no samples: every row was skipped, for the reasons in its skipped.jsonl.")

@@ -39,7 +39,7 @@ class InitConfig(Config):
     """Trained model to start from."""
 
     model: str | None = Field(
-        default=None, description="name or folder of a model; weights of matching shape are loaded"
+        default=None, min_length=1, description="name or folder of a model; weights of matching shape are loaded"
     )
     freeze: bool = Field(default=False, description="do not train the loaded weights (except a grown vocabulary)")
     lora: int = Field(
@@ -66,6 +66,7 @@ class RunConfig(Config):
     data: AnyData
     autoencoder: str | None = Field(
         default=None,
+        min_length=1,
         description="autoencoder of in-memory images: 'shapes', 'shapes-codes', 'none' (pixels), or a run's folder",
     )
     patch: tuple[Dimension, Dimension] = Field(default=(2, 2), description="latent pixels per token")

@@ -18,7 +18,7 @@ from tmatch.generation import TextToImage
 from tmatch.hub import HubOptions, download
 from tmatch.migrate import migrate_model, migrate_weight_name
 from tmatch.model import Model
-from tmatch.reading import intact, load_network, read_json, read_shapes, read_weights, require_finite_weights
+from tmatch.reading import intact, load_network, read_json, read_weights, require_finite_weights
 from tmatch.runs.config import ModelConfig
 from tmatch.train import checkpoint
 
@@ -84,8 +84,6 @@ def read_model(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelCo
     """As `read_config`, with the averaged weights; no network is built."""
     folder, config = read_config(name, hub)
     file = _weights_in(folder)
-    for part in file.glob("*.safetensors"):  # of a checkpoint in parts
-        read_shapes(part)
     with intact(file):
         tensors = checkpoint.load(file, "ema") if file.is_dir() else read_weights(file)
         weights = {migrate_weight_name(key): x.float() for key, x in merge_lora(tensors).items()}
