@@ -121,8 +121,7 @@ def trained(
     def step() -> None:
         given = tm.Condition(text, mask)
         if trim:
-            length = int(mask.any(0).nonzero()[-1]) + 1  # of the longest text of the batch
-            given = tm.Condition(text[:, :length], mask[:, :length])
+            given = given.trimmed()
         (call(x, t, given.tokens, given.mask) - target).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

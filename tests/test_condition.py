@@ -11,6 +11,16 @@ def test_cat_pads_and_masks() -> None:
     assert both.mask.sum(1).tolist() == [2, 5, 5]
 
 
+def test_trimming_undoes_padding_and_keeps_text() -> None:
+    given = Condition(torch.randn(2, 5, 4), torch.arange(5) < torch.tensor([[5], [2]]))
+    trimmed = given.padded(300).trimmed()
+    assert torch.equal(trimmed.tokens, given.tokens)
+    assert torch.equal(trimmed.mask, given.mask)
+    from_the_left = Condition(given.tokens, torch.arange(5) >= torch.tensor([[2], [3]]))
+    assert torch.equal(from_the_left.trimmed().tokens, given.tokens)
+    assert Condition(given.tokens, torch.zeros_like(given.mask)).trimmed().tokens.shape == (2, 1, 4)
+
+
 def test_dropped_images_get_the_null_condition() -> None:
     given, null = Condition.dense(torch.ones(3, 4, 2)), Condition.dense(torch.zeros(1, 1, 2))
     mixed = given.dropped(torch.tensor([False, True, False]), null)

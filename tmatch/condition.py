@@ -41,6 +41,12 @@ class Condition:
         extra = length - self.tokens.shape[1]
         return Condition(pad(self.tokens, (0, 0, 0, extra)), pad(self.mask, (0, extra))) if extra else self
 
+    def trimmed(self) -> "Condition":
+        """The condition cut to the longest of the batch; trim before moving to a GPU, since it reads the mask."""
+        used = self.mask.any(0).nonzero()
+        length = int(used[-1]) + 1 if len(used) else 1
+        return Condition(self.tokens[:, :length], self.mask[:, :length])
+
     def repeated(self, batch: int) -> "Condition":
         """A single condition expanded to the batch; a batch of conditions unchanged."""
         if len(self) == batch:
