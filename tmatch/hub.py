@@ -156,10 +156,6 @@ def download(name: str, revision: str | None = None, hub: HubOptions = HubOption
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(ALLOWED_FILES), **hub.arguments()))
 
 
-class AlreadyPublic(ValueError):
-    """A private upload would go to a public repository."""
-
-
 def upload(folder: Path, name: str, private: bool = False, token: str | None = None) -> str:
     """Upload a folder to the hub as `owner/name` and return its URL; never to a public repository if `private`."""
     with needs_extra(f"Uploading to {name}", "t2i"):
@@ -173,4 +169,4 @@ def upload(folder: Path, name: str, private: bool = False, token: str | None = N
         denied = getattr(getattr(error, "response", None), "status_code", None) in (401, 403)
         advice = "log in with `hf auth login`" if denied else "check the name and the network"
         raise ValueError(f"{name} could not be uploaded to the hub ({first_line(error)}); {advice}.") from error
-    raise AlreadyPublic(f"{name} exists on the hub and is public; make it private there, or use another name.")
+    raise PermissionError(f"{name} exists on the hub and is public; make it private there, or use another name.")

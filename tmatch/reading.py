@@ -16,10 +16,9 @@ from tmatch.rng import seeded_init
 N = TypeVar("N", bound=nn.Module)
 
 
-def first_line(error: Exception, line: int = 0) -> str:
-    """One line of an error message, by default the first."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[min(line, len(lines) - 1)].strip().rstrip(".")
+def first_line(error: Exception) -> str:
+    """The first line of an error message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".")
 
 
 def read_json(file: Path) -> dict[str, Any]:

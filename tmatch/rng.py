@@ -75,14 +75,13 @@ class RandomStreams:
 
     @classmethod
     def derive(
-        cls, seed: int, step: int, samples: int | Sequence[int] | Tensor, device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> Self:  # fmt: skip
+        cls, seed: int, step: int, samples: int | Sequence[int] | Tensor, device: torch.device | str = "cpu"
+    ) -> Self:
         """The streams of a training step, one per sample, from (seed, step, sample) alone."""
         digest = hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()
         base = int.from_bytes(digest, "big", signed=True)
         indices = torch.arange(samples) if isinstance(samples, int) else torch.as_tensor(samples)
-        return cls(_splitmix64(indices + base), device, dtype)
+        return cls(_splitmix64(indices + base), device)
 
     def __len__(self) -> int:
         return len(self._keys)

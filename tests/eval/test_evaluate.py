@@ -7,6 +7,7 @@ import tmatch as tm
 from tmatch.codec import Codec
 from tmatch.conditioning import WordEncoder
 from tmatch.data import ShapeImages
+from tmatch.data.shapes import SKILLS
 from tmatch.eval import METRICS
 from tmatch.eval.captions import captions, wilson_interval
 from tmatch.eval.evaluate import evaluate
@@ -57,8 +58,10 @@ def test_satisfied_captions_are_counted_by_skill() -> None:
     assert json.loads(json.dumps(result)) == result
     assert result["captions_satisfied"] == pytest.approx(0.75)
     assert (result["prompts"], result["backbone_evaluations"], result["head_evaluations"]) == (40, 3, 4)
-    assert [skill_of(caption) for caption in prompts.captions] == prompts.skill
-    counted = sum(share * prompts.skill.count(skill) for skill, share in result["skills"].items())
+    scenes = prompts.shapes.scenes(prompts.index)
+    skills = [skill_of(caption) for caption in prompts.captions]
+    assert skills == [SKILLS[k] for k in scenes.skill]
+    counted = sum(share * skills.count(skill) for skill, share in result["skills"].items())
     assert counted == pytest.approx(30, abs=0.01)
 
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from laws import Oracle
+from laws import PROCESSES, Oracle
 
 from tmatch import Continuous, Grid, RandomStreams, TransitionMatching
 from tmatch.parametrization import PARAMETRIZATIONS, Parametrization
-from tmatch.process import PROCESSES, Process
+from tmatch.process import Process
 
 GRID = Grid((0, 0.2, 0.5, 0.9, 1))
 

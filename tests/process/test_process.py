@@ -1,9 +1,9 @@
 import pytest
 import torch
-from laws import assert_moments
+from laws import PROCESSES, SCHEDULES, assert_moments
 
 from tmatch import DiffusionProcess, IndependentLinearProcess, LinearProcess, RandomStreams, VariancePreserving
-from tmatch.process import PROCESSES, SCHEDULES, Process, Schedule
+from tmatch.process import Process, Schedule
 
 N = 40_000
 ALL = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES.keys())

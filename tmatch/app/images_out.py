@@ -2,7 +2,6 @@
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,31 +47,12 @@ class Request:
         return {"prompt": self.prompt(index), "seed": self.seeds[index], **self.settings}
 
 
-class Output(ABC):
-    """Where the images of a request are written, batch by batch."""
+class Folder:
+    """NNNNNN.png for each image, named by its seed, and metadata.jsonl at the end; an existing folder is completed."""
 
     def __init__(self, out: Path, request: Request) -> None:
         self.out = out
         self.request = request
-
-    def complete(self, part: range) -> bool:
-        """Whether the images of a batch are written already."""
-        return False
-
-    @abstractmethod
-    def write(self, part: range, result: GeneratedImages) -> None:
-        """Write a batch of images, and their sampling path if it was kept."""
-
-    def finish(self) -> list[Path]:
-        """Write what remains once all images are written; return the files to report."""
-        return [self.out]
-
-
-class Folder(Output):
-    """NNNNNN.png for each image, named by its seed, and metadata.jsonl at the end; an existing folder is completed."""
-
-    def __init__(self, out: Path, request: Request) -> None:
-        super().__init__(out, request)
         out.mkdir(parents=True, exist_ok=True)
         own = re.compile(rf"\.?(-?\d+)(-path)?\.(png|gif)({re.escape(WRITING)})?|\.?metadata\.jsonl({WRITING})?")
         names = [(file.name, own.fullmatch(file.name)) for file in out.iterdir()]
@@ -89,9 +69,11 @@ class Folder(Output):
         return self.out / f"{self.request.seeds[index]:06d}.png"
 
     def complete(self, part: range) -> bool:
+        """Whether the images of a batch are written already."""
         return all(self._file(k).exists() for k in part)
 
     def write(self, part: range, result: GeneratedImages) -> None:
+        """Write a batch of images, and their sampling path if it was kept."""
         for k, image in zip(part, result.images, strict=True):
             if not self._file(k).exists():
                 if result.path:
@@ -99,6 +81,7 @@ class Folder(Output):
                 save_image(image, self._file(k), settings=self.request.record(k))
 
     def finish(self) -> list[Path]:
+        """Write what remains once all images are written; return the files to report."""
         rows = (
             {"file_name": self._file(k).name, "text": self.request.prompt(k), "seed": seed}
             for k, seed in enumerate(self.request.seeds)
@@ -107,18 +90,24 @@ class Folder(Output):
         return [self.out]
 
 
-class Sheet(Output):
+class Sheet:
     """One image, or a labelled row of images for each prompt, written again after each batch; and the path."""
 
     def __init__(self, out: Path, request: Request) -> None:
-        super().__init__(out, request)
+        self.out = out
+        self.request = request
         if len(request.seeds) > MOST:
             raise ValueError(f"A sheet holds {MOST:,} images; give a folder as --out for {len(request.seeds):,}.")
         out.parent.mkdir(parents=True, exist_ok=True)
         self._sheet: Image.Image | None = None
         self._path: list[list[Tensor]] = []
 
+    def complete(self, part: range) -> bool:
+        """No: a sheet is always made from the beginning."""
+        return False
+
     def write(self, part: range, result: GeneratedImages) -> None:
+        """Add a batch of images to the sheet, and keep their sampling path."""
         height, width = result.images.shape[-2:]
         if result.path:
             self._path.append(result.path)
@@ -147,6 +136,7 @@ class Sheet(Output):
         return sheet
 
     def finish(self) -> list[Path]:
+        """Write the sampling path; return the files to report."""
         frames = [torch.cat(parts) for parts in zip(*self._path, strict=True)]
         return [self.out, *(_save_path(self.out, frames) if frames else [])]
 

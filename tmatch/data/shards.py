@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,10 +46,6 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.latents)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, as in the file."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def caption(self, sample: int, turn: int) -> Tensor:
         """The tokens of one of a sample's captions, which are used in turn."""

@@ -69,12 +69,6 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder)
 
 
-def build_network(config: ModelConfig, folder: Path) -> Model:
-    """The generator alone, without its weights."""
-    encoders = config.encoders
-    return config.run.network(config.shape, encoders.condition_width, encoders.codebook_size(folder))
-
-
 def read_config(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig]:
     """The folder of a model and its configuration; the weights are not read."""
     folder = _folder(name, hub)

@@ -24,7 +24,8 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
 
     A setting that only one side has counts as its default on the other.
     """
-    record, out, train = checkpoint.record(newest), newest.parent, _train_config(config)
+    record, out, train = checkpoint.record(newest), newest.parent, getattr(config, "train", config)
+    assert isinstance(train, TrainConfig), "the configuration of a run has a field `train`"
     step, saved = record["step"], record.get("settings")
     if not isinstance(saved, dict) or not saved:
         raise ValueError(f"The newest checkpoint of {out} does not contain its settings; remove its folder.")
@@ -53,12 +54,6 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
     if step > train.steps:
         raise ValueError(f"{out} contains a run of {step} steps; set train.steps to at least as many.")
     return int(step)
-
-
-def _train_config(config: Config) -> TrainConfig:
-    train = config if isinstance(config, TrainConfig) else getattr(config, "train", None)
-    assert isinstance(train, TrainConfig), "the configuration of a run has a field `train`"
-    return train
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
