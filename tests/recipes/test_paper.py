@@ -5,7 +5,6 @@ import torch
 
 from tmatch import Condition, RandomStreams
 from tmatch.recipes.paper import PAPER_RECIPES
-from tmatch.rng import RandomStreams
 from tmatch.sampler import build_sampler
 from tmatch.times import Continuous
 from tmatch.variants import VARIANTS
