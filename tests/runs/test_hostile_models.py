@@ -107,7 +107,7 @@ def foreign_lora(weights: dict[str, torch.Tensor]) -> None:
 RECIPE, AUTOENCODER = "autoencoder/recipe.json", "autoencoder/autoencoder.safetensors"
 DAMAGES: dict[str, Damage] = {
     **{
-        f"{key} {value}": edit(f"{section}.{key}", value)
+        f"{section}.{key} {value}": edit(f"{section}.{key}", value)
         for section, keys in {
             "run.backbone": ("width", "depth", "heads"), "run.sampling": ("steps", "head_steps"),
             "encoders.conditioning": ("width", "depth", "heads", "max_length"),
