@@ -98,6 +98,7 @@ def _prompts(prompts: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     texts = (*prompts, *(line.strip() for line in text.splitlines() if line.strip()))
     if not texts:
         raise ValueError("Give a prompt, for example: tmatch generate 'a red circle and a blue square'.")
+    positive_int("The number of prompts", len(texts))
     return texts
 
 
