@@ -23,6 +23,8 @@ def first_line(error: Exception) -> str:
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file, in which no key occurs twice."""
+    if file.exists() and not file.is_file():  # reading a pipe or a device may never end
+        raise ValueError(f"{file.name} is not a regular file")
     try:
         found = json.loads(file.read_bytes(), object_pairs_hook=_unique)
     except RecursionError as error:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tmatch.files import require_folder, sync, write_tensors, write_text
 from tmatch.migrate import FORMAT, migrate_settings, migrate_weight_name
+from tmatch.reading import read_json
 
 Tensors = dict[str, dict[str, Tensor]]
 """Named groups (model, ema, optimizer) of named tensors."""
@@ -99,9 +100,7 @@ def latest(folder: Path) -> Path | None:
 def record(path: Path) -> dict[str, Any]:
     """Read and check record.json of a checkpoint; settings of format 1 are migrated."""
     with reading(path / "record.json"):
-        found = json.loads((path / "record.json").read_text())
-        if not isinstance(found, dict):
-            raise ValueError("not a JSON object")
+        found = read_json(path / "record.json")
         version, step = found.get("format", 1), found.get("step")
         if version not in range(1, FORMAT + 1):
             raise ValueError(f"its format is {version!r:.40}, and this version of tmatch reads up to {FORMAT}")
