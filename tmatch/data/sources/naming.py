@@ -49,7 +49,7 @@ def _kinds(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
     if (path / METADATA).is_file():
         return [], [], []
     for file in path.iterdir() if path.is_dir() else (path,):
-        if file.suffix in (".tar", ".parquet"):
+        if file.suffix in (".tar", ".parquet") and file.is_file():  # a FIFO would block
             found[file.suffix].append(file)
         elif file.suffix.lower() in IMAGE_SUFFIXES:
             found["image"] = [min(file, *found["image"])] if found["image"] else [file]  # there may be millions
