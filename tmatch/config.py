@@ -20,14 +20,19 @@ SamplingSteps = Annotated[int, Field(gt=0, le=MAX_SAMPLING_STEPS)]
 TrainingSteps = Annotated[int, Field(gt=0, le=MAX_STEPS)]
 
 
-def nonempty_path(path: str | Path) -> Path:
-    """The path; an empty one, which would stand for the current folder, is an error."""
+def _nonempty(path: Any) -> Any:  # noqa: ANN401
+    """The same path; an empty one, which would stand for the current folder, is an error."""
     if path == "":
         raise ValueError("The path is empty; name a file or folder, or '.' for the current folder.")
-    return Path(path)
+    return path
 
 
-NonemptyPath = Annotated[Path, BeforeValidator(nonempty_path)]
+def nonempty_path(path: str | Path) -> Path:
+    """A path from its name, which must not be empty."""
+    return Path(_nonempty(path))
+
+
+NonemptyPath = Annotated[Path, BeforeValidator(_nonempty)]
 FREE: dict[str, Any] = {"resume": "free"}
 """Marks a field that may change when a run is resumed: `Field(..., json_schema_extra=FREE)`."""
 
