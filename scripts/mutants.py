@@ -1,6 +1,7 @@
-"""Plausible mistakes, for scripts/mutate.py: {file: (tests, {name: (old text, new text[, other tests])})}.
+"""Plausible mistakes, each of which a test must detect: the table of scripts/mutate.py.
 
-Files are relative to tmatch/ and tests to tests/. The old text occurs exactly once in its file.
+{file: (tests, {name: (old text, new text[, other tests])})}, with files relative to tmatch/ and tests to tests/. The
+old text occurs exactly once in its file.
 """
 
 # fmt: off
@@ -21,7 +22,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     }),
     "process/base.py": ("process/test_process.py", {
         "source: rand for randn": (
-            "return rng.normal(*shape)", "return rng.uniform(*shape)",
+            "return rng.normal(*(", "return rng.uniform(*(",
             "eval/test_exact.py::test_euler_flow_matching_follows_its_closed_form",
         ),
         "transition: rand for randn": (

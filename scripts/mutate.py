@@ -22,7 +22,7 @@ from typing import NamedTuple
 from mutants import MUTANTS
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("tmatch", "tests", "docs", "examples", "benchmarks", "scripts", "pyproject.toml")
+FOLDERS = ("tmatch", "tests", "docs", "examples", "benchmarks", "scripts")
 PRELOADED = (
     "PIL.Image", "einops", "pydantic", "pytest", "rich.progress", "safetensors.torch", "sympy", "torch._dynamo",
     "torch.testing", "transformers.models.llama",
@@ -30,16 +30,6 @@ PRELOADED = (
 """What tests import, and what torch imports on first use: once, and not in every worker."""
 PASSED, FAILED = 0, 1
 """Exit codes of pytest; others say that it did not run the tests."""
-
-
-def copy_project(to: Path) -> Path:
-    """Copy the sources and return the copy."""
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, to / name)
-    return to
 
 
 class Mutant(NamedTuple):
@@ -50,12 +40,6 @@ class Mutant(NamedTuple):
     old: str
     new: str
     tests: tuple[str, ...]
-
-    def apply(self, project: Path) -> str:
-        """Change the file in a project and return its former text."""
-        text = (project / self.file).read_text()
-        (project / self.file).write_text(text.replace(self.old, self.new))
-        return text
 
     def problem(self) -> str | None:
         """Why the mutant does not apply to the project, if so."""
@@ -74,6 +58,14 @@ def table() -> list[Mutant]:
             tests = tuple(f"tests/{test}" for test in (own[0] if own else usual).split())
             found.append(Mutant(name, f"tmatch/{file}", old, new, tests))
     return found
+
+
+def copy_project(to: Path) -> Path:
+    """Copy what the tests read, and return the copy."""
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", to)
+    return to
 
 
 def run_tests(project: Path, tests: tuple[str, ...]) -> None:
@@ -96,7 +88,7 @@ def run_tests(project: Path, tests: tuple[str, ...]) -> None:
 
 @dataclass
 class Job:
-    """A copy of the project with a mutant, or None for the original, and the process that tests it."""
+    """A copy of the project with a mutant, or with None, and the process that tests it."""
 
     project: Path
     mutant: Mutant | None
@@ -104,7 +96,9 @@ class Job:
     started: float = field(default_factory=time.perf_counter)
 
     def start(self) -> Process:
-        self.text = self.mutant.apply(self.project) if self.mutant else ""
+        if self.mutant is not None:
+            text = (ROOT / self.mutant.file).read_text()
+            (self.project / self.mutant.file).write_text(text.replace(self.mutant.old, self.mutant.new))
         process = get_context("fork").Process(target=run_tests, args=(self.project, self.tests))
         process.start()
         return process
@@ -117,7 +111,7 @@ class Job:
         if self.mutant is None:
             passed = f"{'':8} {seconds}  the tests pass without a mutant"
             return passed if code == PASSED else f"ERROR the tests fail without a mutant:\n{output[-3000:]}"
-        (self.project / self.mutant.file).write_text(self.text)
+        shutil.copy(ROOT / self.mutant.file, self.project / self.mutant.file)
         if code not in (PASSED, FAILED, None):
             return f"ERROR {self.mutant.name}: the tests do not run (exit code {code}):\n{output[-3000:]}"
         by = "" if code == PASSED else f", by {failed[1] if failed else 'the time limit'}"
@@ -160,15 +154,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="NAME", default="", help="run the mutants whose name or file contains this")
     parser.add_argument("--list", action="store_true", help="list the mutants and exit")
-    parser.add_argument(
-        "-j", type=int, default=2, metavar="N", help="worker processes, of one thread each (default: 2)"
-    )
+    parser.add_argument("-j", type=int, default=2, metavar="N", help="processes, of one thread each (default: 2)")
     parser.add_argument("--limit", type=float, default=300, metavar="S", help="seconds per mutant; a hang is a kill")
     options = parser.parse_args()
     chosen = [mutant for mutant in table() if options.only in f"{mutant.file} {mutant.name}"]
     if options.list:
         print("\n".join(f"{mutant.file}: {mutant.name}" for mutant in chosen))
         return 0
+    if not chosen or options.j < 1:
+        parser.error("no mutant matches --only" if not chosen else "-j must be at least 1")
     if problems := [problem for mutant in chosen if (problem := mutant.problem())]:
         print("\n".join(problems), file=sys.stderr)
         return 2

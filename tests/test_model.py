@@ -284,7 +284,6 @@ def loss(name: str, x: Tensor, seeds: range, given: tm.Condition, **options: obj
         (lambda: tm.build("dmt", small_dit(), 4), "did you mean 'dtm'"),
         (lambda: tm.HeadConfig(kind="mpl"), "did you mean 'mlp'"),
         (lambda: tm.build("fm", nn.Linear(2, 2), 4), "no integer attribute `width`"),
-        (lambda: small_model("fm").grid(["a", 1j]), "list of numbers"),
         (lambda: small_model("fm").grid(2.5), "must be a positive integer; got 2.5"),
         (lambda: tm.LogitNormal(std=float("nan")), "positive std"),
         (lambda: tm.VariancePreserving(20, -1), "0 <= beta_min <= beta_max"),

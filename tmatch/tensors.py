@@ -74,7 +74,7 @@ def require_shape(name: str, x: Tensor, shape: Sequence[int]) -> None:
 def require_tensor(name: str, x: Tensor) -> None:
     """Raise on anything but a tensor of real numbers with a batch dimension: on lists, arrays and complex numbers."""
     if not isinstance(x, Tensor) or x.is_complex() or x.ndim == 0:
-        kind = f"a tensor of {x.dtype} and shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        kind = f"{x.dtype}, shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"{name} must be a tensor of real numbers with a batch dimension; got {kind}.")
 
 

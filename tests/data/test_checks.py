@@ -127,9 +127,8 @@ def test_a_killed_worker_is_reported(tmp_path: Path) -> None:
     states.batch(0, 1, 0, 1)
     for worker in set(active_children()) - set(others):
         worker.kill()
-    with pytest.raises(ValueError, match="--data.workers"):
-        for step in range(1, 100):
-            states.batch(step, 1, 0, 1)
+    with pytest.raises(ValueError, match=r"--data\.workers"):
+        [states.batch(step, 1, 0, 1) for step in range(1, 100)]
 
 
 def test_an_error_of_the_machine_in_a_worker_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

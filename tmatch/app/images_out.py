@@ -18,10 +18,8 @@ from tmatch.generation import GeneratedImages
 from tmatch.generation.frames import evenly_spaced
 from tmatch.rng import as_seed
 
-FRAMES = 13
-"""Frames of a path strip."""
-PER_LINE, LABEL_WIDTH, IMAGE_WIDTH, MOST = 8, 240, 128, 1024
-"""Of a sheet: images per line, widths in pixels of a label and to which small images are enlarged, images at most."""
+PER_LINE, LABEL_WIDTH, IMAGE_WIDTH, MOST, FRAMES = 8, 240, 128, 1024, 13
+"""Images per line of a sheet, widths in pixels of a label and of an image, images at most; frames of a path strip."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,13 @@ class Folder:
         out.mkdir(parents=True, exist_ok=True)
         own = re.compile(rf"\.?(-?\d+)(-path)?\.(png|gif)({re.escape(WRITING)})?|\.?metadata\.jsonl({WRITING})?")
         names = [(file.name, own.fullmatch(file.name)) for file in out.iterdir()]
-        self.written = [k for k in range(len(request.seeds)) if self._file(k).exists()] if names else []
+        written = [k for k in range(len(request.seeds)) if self._file(k).exists()] if names else []
         others = [name for name, m in names if m is None or (m[1] and int(m[1]) not in request.seeds)]
-        others += [self._file(k).name for k in self.written if read_settings(self._file(k)) != request.record(k)]
-        if others or (not self.written and (out / "metadata.jsonl").exists()):
+        others += [self._file(k).name for k in written if read_settings(self._file(k)) != request.record(k)]
+        if others or (not written and (out / "metadata.jsonl").exists()):
+            other = [*others, "metadata.jsonl"][0]
             raise ValueError(
-                f"{out} is not empty and has {[*others, 'metadata.jsonl'][0]}, which is not an image of this command; "
-                "give a new folder, so that nothing is overwritten."
+                f"{out} is not empty and has {other}, which this command did not write; give a new folder."
             )
 
     def _file(self, index: int) -> Path:

@@ -11,18 +11,13 @@ from pydantic import BaseModel
 from tmatch.config import lookup
 
 AnySettings = TypeVar("AnySettings", bound=BaseModel)
-LARGEST = 2**20
-"""Bytes of a file of settings, which is parsed in some seconds."""
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also reads 1e-4 as a number (as YAML 1.2 does) and rejects duplicate keys and aliases.
-
-    Aliases of aliases can stand for more settings than fit in memory.
-    """
+    """The safe loader, which also reads 1e-4 as a number (as YAML 1.2 does) and rejects duplicate keys and aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
+        if self.check_event(yaml.AliasEvent):  # aliases of aliases can stand for more than fits in memory
             raise yaml.YAMLError("aliases such as *name are not supported; repeat the value")
         return super().compose_node(parent, index)
 
@@ -44,9 +39,9 @@ def with_file(settings: AnySettings, path: Path) -> AnySettings:
     """Settings, overridden by a YAML file."""
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST:,} bytes")
+            content = file.read(2**20 + 1)
+        if len(content) > 2**20:
+            raise ValueError("it is larger than 1 MiB")
         changes = _Loader(content.decode("utf-8-sig")).get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML ({' '.join(str(error).split())}).") from error

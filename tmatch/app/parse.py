@@ -43,24 +43,23 @@ def call(command: str, function: Callable[..., None], arguments: Sequence[str], 
 def _unvalidated() -> "ConstructorRegistry":
     """Has tyro build configurations without validation: validated later as a whole, their errors name the option."""
     from tyro import constructors
-    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
-    registry, delegating = ConstructorRegistry(), [False]
+    registry, delegating = constructors.ConstructorRegistry(), [False]
 
     @registry.struct_rule
-    def rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+    def rule(info: constructors.StructTypeInfo) -> constructors.StructConstructorSpec | None:
         kind = info.type
         if delegating[0] or not (isinstance(kind, type) and issubclass(kind, Config)):
             return None
         delegating[0] = True
-        spec = ConstructorRegistry.get_struct_spec(info)
+        spec = registry.get_struct_spec(info)
         delegating[0] = False
 
         def construct(**values: Any) -> Config:  # noqa: ANN401
             return kind.model_construct(**values)
 
         construct.__doc__ = kind.__doc__
-        return replace(spec, instantiate=construct) if isinstance(spec, StructConstructorSpec) else None
+        return replace(spec, instantiate=construct) if isinstance(spec, constructors.StructConstructorSpec) else None
 
     @registry.primitive_rule
     def path_rule(info: constructors.PrimitiveTypeInfo) -> constructors.PrimitiveConstructorSpec[Path] | None:

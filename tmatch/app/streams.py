@@ -20,13 +20,11 @@ class StandardStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text, or drop it."""
         with self._kept():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or drop it."""
         with self._kept():
             self._stream.flush()
 

@@ -188,7 +188,9 @@ class BatchParts(Dataset[Batch | Exception]):
             self, batch_size=None, sampler=keys, num_workers=workers, pin_memory=pinned, worker_init_fn=_ignore_signals
         )
         waiting: list[Batch] = []
-        _require_descriptors(workers)
+        least, limit = 32 + 10 * workers, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if workers and 0 <= limit < least:  # they would fail or hang; -1 is infinity
+            raise ValueError(f"{workers} workers need {least} file descriptors: run `ulimit -n {least}`, or use fewer.")
         try:
             for number, batch in enumerate(loader, 1):
                 if isinstance(batch, Exception):
@@ -201,13 +203,6 @@ class BatchParts(Dataset[Batch | Exception]):
             if workers:
                 raise ValueError(f"One of {workers} workers failed ({error}); set fewer --data.workers.") from error
             raise
-
-
-def _require_descriptors(workers: int) -> None:
-    """Raise where workers would fail, or hang, for lack of file descriptors."""
-    least, limit = 32 + 10 * workers, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if workers and 0 <= limit < least:  # -1 is infinity
-        raise ValueError(f"{workers} workers need {least} file descriptors: run `ulimit -n {least}`, or use fewer.")
 
 
 def _ignore_signals(_: int) -> None:

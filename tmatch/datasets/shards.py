@@ -80,9 +80,7 @@ class ShardsData(DataConfig):
     """Data shards that `tmatch prepare` wrote; their encoders are frozen."""
 
     kind: Literal["shards"] = "shards"
-    folders: tuple[NonemptyPath, ...] = free_field(
-        (Path("shards"),), "folders that `tmatch prepare` wrote", min_length=1
-    )
+    folders: tuple[NonemptyPath, ...] = free_field((Path("shards"),), "folders from `tmatch prepare`", min_length=1)
     validation: NonemptyPath | None = free_field(None, "another such folder, for validation")
     window: Count = Field(default=8, description="number of shards to shuffle among each other")
     workers: int = free_field(0, "processes that read ahead", ge=0, le=MAX_LAYERS)

@@ -90,8 +90,7 @@ class TextToImage(nn.Module):
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
         if not (result.x.isfinite().all() and images.isfinite().all()):  # clamped to [0, 1] they would look like images
             raise ValueError(
-                f"Sampling diverged to NaN or infinity: use a guidance scale below {sampling.guidance:g}, or a model "
-                "whose training did not diverge."
+                "Sampling diverged to NaN or infinity: use less guidance, or a model that did not diverge."
             )
         path = frames(result.path, self.codec, size) if keep_path else []
         return GeneratedImages(images, result.evaluations, result.seconds, path)

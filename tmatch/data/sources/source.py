@@ -19,8 +19,7 @@ from tmatch.data.images import read_image
 SAMPLED, LETTERS = 32, 8
 """Rows that identify a source, and the characters of each row's digest."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jfif")
-LARGEST_FILE = 2**30
-"""Bytes of an image file; larger files are skipped."""
+LARGEST_FILE = 2**30  # bytes; larger files are no images
 
 
 class Unusable(ValueError):
