@@ -59,9 +59,7 @@ class Folder:
         others += [self._file(k).name for k in written if read_settings(self._file(k)) != request.record(k)]
         if others or (not written and (out / "metadata.jsonl").exists()):
             other = [*others, "metadata.jsonl"][0]
-            raise ValueError(
-                f"{out} is not empty and has {other}, which this command did not write; give a new folder."
-            )
+            raise ValueError(f"{out} is not empty and has {other}, not of this command; give a new folder.")
 
     def _file(self, index: int) -> Path:
         return self.out / f"{self.request.seeds[index]:06d}.png"

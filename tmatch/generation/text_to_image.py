@@ -89,9 +89,7 @@ class TextToImage(nn.Module):
         )  # fmt: skip
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
         if not (result.x.isfinite().all() and images.isfinite().all()):  # clamped to [0, 1] they would look like images
-            raise ValueError(
-                "Sampling diverged to NaN or infinity: use less guidance, or a model that did not diverge."
-            )
+            raise ValueError("Sampling diverged to NaN or infinity: use less guidance, or another model.")
         path = frames(result.path, self.codec, size) if keep_path else []
         return GeneratedImages(images, result.evaluations, result.seconds, path)
 
