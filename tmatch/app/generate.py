@@ -3,19 +3,20 @@
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from tmatch.app.images_out import Folder, Request, Sheet
 from tmatch.app.sampling_options import DEFAULT_MODEL, SAMPLING_OPTIONS, SamplingOptions
 from tmatch.conditioning.base import require_text, shortened
-from tmatch.config import printable
+from tmatch.config import MAX_COUNT, printable
 from tmatch.data.shapes import SIZE
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.generation import GeneratedImages
+from tmatch.generation.config import SamplingConfig
 from tmatch.hub import fingerprint
-from tmatch.runs import MODELS, load_model
+from tmatch.runs import MODELS, LoadedModel, load_model
 from tmatch.runs.load import HUB
 from tmatch.tensors import positive_int
 
@@ -52,40 +53,43 @@ def main(
         seed: seed of the first image; each further image uses the next one.
         batch_size: images generated at once. An image depends on it only by rounding: in float32 on a CPU, by at most
             one of 256 levels in a few pixels, and only between batches of which one has fewer than 8 images.
-        out: a folder with one file per image, which rerunning the command completes, or a .png file for one sheet of
-            all images.
+        out: a folder with one file per image, which a rerun completes, or a .png file for one sheet of all images.
         path: also write the sampling path as a strip (-path.png) and an animation (-path.gif).
     """
     loaded = load_model(model)
-    pipeline, run = loaded.pipeline, loaded.config.run
+    pipeline = loaded.pipeline
     prompts = _prompts(prompts, prompt_file) if pipeline.encoder.width is not None else ("",)
     require_text([*prompts, negative])
-    config = sampling.apply(pipeline, run.sampling)
+    config = sampling.apply(pipeline, loaded.config.run.sampling)
+    how = {"negative": negative, "height": height, "width": width, "precision": sampling.precision}
     settings = {
-        "model": model if model in MODELS or model.startswith(HUB) else Path(model).name,
-        "weights": fingerprint(pipeline.trained())[:16], "negative": negative, "height": height, "width": width,
-        "precision": sampling.precision, **config.model_dump(mode="json", exclude_none=True),
+        "model": model if model in MODELS or model.startswith(HUB) else Path(model).name, **how,
+        "weights": fingerprint(pipeline.trained())[:16], **config.model_dump(mode="json", exclude_none=True),
     }  # fmt: skip
     request = Request(prompts, positive_int("The number of images per prompt", images), seed, settings)
     for warning in pipeline.prompt_warnings([*prompts, negative], height, width):
         print(f"tmatch: {printable(warning)}", file=sys.stderr)
-    output, total, seconds = _output(out)(out, request), len(request.seeds), 0.0
-    for first in range(0, total, positive_int("The batch size", batch_size)):
-        part = range(first, min(first + batch_size, total))
+    _generate(loaded, request, _output(out)(out, request), positive_int("The batch size", batch_size), config,
+              progress=sys.stderr.isatty(), keep_path=path, **how)  # fmt: skip
+
+
+def _generate(
+    loaded: LoadedModel, request: Request, output: Folder | Sheet, size: int, config: SamplingConfig,
+    **how: Any,  # noqa: ANN401
+) -> None:  # fmt: skip
+    """Generate the images that are missing, batch by batch; write each batch before it is reported."""
+    seconds, seeds = 0.0, request.seeds
+    for part in (range(len(seeds))[first : first + size] for first in range(0, len(seeds), size)):
         if output.complete(part):
             continue
-        result = pipeline.generate(
-            [request.prompt(k) for k in part], request.seeds[first : part.stop], config, negative=negative,
-            height=height, width=width, batch_size=len(part), progress=sys.stderr.isatty(), keep_path=path,
-            precision=sampling.precision,
-        )  # fmt: skip
+        prompts = [request.prompt(k) for k in part]
+        result = loaded.pipeline.generate(prompts, seeds[part.start : part.stop], config, batch_size=len(part), **how)
         output.write(part, result)
-        _report(request, part, result, "captions" in run.data.metrics)
-        seconds += result.seconds
+        _report(request, part, result, "captions" in loaded.config.run.data.metrics)
+        seconds, calls = seconds + result.seconds, result.evaluations
     if seconds:
-        calls = result.evaluations
         print(f"{calls.backbone} backbone and {calls.head} head evaluations per image, {seconds:.1f} s in total")
-    for file in output.finish():
+    for file in map(printable, map(str, output.finish())):
         print(f"wrote {file}" if seconds else f"{file} is complete already")
 
 
@@ -96,9 +100,8 @@ def _prompts(prompts: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not a UTF-8 text file; write one prompt per line.") from error
     texts = (*prompts, *(line.strip() for line in text.splitlines() if line.strip()))
-    if not texts:
-        raise ValueError("Give a prompt, for example: tmatch generate 'a red circle and a blue square'.")
-    positive_int("The number of prompts", len(texts))
+    if not 0 < len(texts) <= MAX_COUNT:
+        raise ValueError(f"Give a prompt, and at most {MAX_COUNT:,}: tmatch generate 'a red circle and a blue square'.")
     return texts
 
 

@@ -31,4 +31,4 @@ def main(recipe: AnyRun, *, out: Path, config: Path | None = None, dry_run: bool
         sys.exit(0 if preempted() else INTERRUPTED)
     if result:  # of several processes only the first returns one
         print(json.dumps(result, indent=2))
-        print(f"tmatch: finished; the weights are in {out}", file=sys.stderr)
+        print(f"tmatch: finished; the weights are in {str(out)!r}", file=sys.stderr)
