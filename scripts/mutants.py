@@ -1,6 +1,6 @@
 """Plausible mistakes, each of which a test must detect: the table of scripts/mutate.py.
 
-{file: (tests, {name: (old text, new text[, other tests])})}, with files relative to tmatch/ and tests to tests/. The
+{file: (tests, {name: (old text, new text[, other tests])})}: files are relative to tmatch/ and tests to tests/, and the
 old text occurs exactly once in its file.
 """
 

@@ -97,8 +97,9 @@ class Job:
 
     def start(self) -> Process:
         if self.mutant is not None:
-            text = (ROOT / self.mutant.file).read_text()
-            (self.project / self.mutant.file).write_text(text.replace(self.mutant.old, self.mutant.new))
+            self.file = self.project / self.mutant.file
+            self.text = self.file.read_text()
+            self.file.write_text(self.text.replace(self.mutant.old, self.mutant.new))
         process = get_context("fork").Process(target=run_tests, args=(self.project, self.tests))
         process.start()
         return process
@@ -111,7 +112,7 @@ class Job:
         if self.mutant is None:
             passed = f"{'':8} {seconds}  the tests pass without a mutant"
             return passed if code == PASSED else f"ERROR the tests fail without a mutant:\n{output[-3000:]}"
-        shutil.copy(ROOT / self.mutant.file, self.project / self.mutant.file)
+        self.file.write_text(self.text)
         if code not in (PASSED, FAILED, None):
             return f"ERROR {self.mutant.name}: the tests do not run (exit code {code}):\n{output[-3000:]}"
         by = "" if code == PASSED else f", by {failed[1] if failed else 'the time limit'}"
