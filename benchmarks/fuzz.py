@@ -39,7 +39,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters that no output may contain: terminal escapes and other control characters."""
 
 
-def start(case: "Case", root: Path) -> int:
+def start(case: "Case", root: Path, cpu_seconds: int) -> int:
     """Fork the process of a case; its folder is `root`/work."""
     (root / "work").mkdir(parents=True)
     (root / "outside").mkdir()
@@ -48,14 +48,14 @@ def start(case: "Case", root: Path) -> int:
         return pid
     code = 1
     try:
-        code = child(case, root)
+        code = child(case, root, cpu_seconds)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def child(case: "Case", root: Path) -> int:
+def child(case: "Case", root: Path, cpu_seconds: int) -> int:
     """Prepare the folder of a case and run it with redirected output and limits; returns the exit code."""
     os.setsid()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -71,7 +71,7 @@ def child(case: "Case", root: Path) -> int:
     plant(root)
     case.setup()
     opened = watch(root / "outside")
-    for key, value in {"AS": MEMORY, "CPU": CPU_SECONDS, "CORE": 0, **case.limits}.items():
+    for key, value in {"AS": MEMORY, "CPU": cpu_seconds, "CORE": 0, **case.limits}.items():
         number = getattr(resource, f"RLIMIT_{key}")
         limit = value if value >= 0 else virtual_memory() - value
         resource.setrlimit(number, (limit, resource.getrlimit(number)[1]))
@@ -135,12 +135,13 @@ def judge(case: "Case", root: Path, status: int, cpu: float, killed: bool) -> tu
     outputs = [(root / name).read_bytes().decode(errors="surrogateescape") for name in ("stdout", "stderr")]
     text, errors = "".join(outputs), outputs[1].rstrip()
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if killed or cpu > CPU_SECONDS or number == signal.SIGXCPU:
+    if killed or number == signal.SIGXCPU:
         return "hang", f"{cpu:.0f} s of CPU time"
     if number:
         return "traceback", f"killed by {signal.Signals(number).name}"
     if CRASH.search(text):
-        return "traceback", errors.splitlines()[-1] if errors else "on stdout"
+        lines = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
+        return "traceback", lines[-1] if lines else text[-200:]
     code = os.WEXITSTATUS(status)
     if "tmatch: fuzz:" in errors:
         return "silently wrong", errors.splitlines()[-1]
@@ -160,14 +161,14 @@ def judge(case: "Case", root: Path, status: int, cpu: float, killed: bool) -> tu
     return GOOD[code == 0], errors.splitlines()[-1] if code and errors else ""
 
 
-def run(cases: Sequence["Case"], workers: int, folder: Path) -> Iterator[tuple["Case", str, str, float, str]]:
+def run(cases: Sequence["Case"], workers: int, folder: Path, cpu_seconds: int = CPU_SECONDS) -> Iterator[tuple["Case", str, str, float, str]]:
     """Run cases in parallel: case, verdict, reason, CPU seconds and what it printed to stderr."""
     waiting, running = list(enumerate(cases))[::-1], dict[int, tuple[Any, Path, float]]()
     while waiting or running:
         while waiting and len(running) < workers:
             number, case = waiting.pop()
             root = folder / f"{number:04d}"
-            running[start(case, root)] = case, root, time.monotonic()
+            running[start(case, root, cpu_seconds)] = case, root, time.monotonic()
         time.sleep(0.005)
         for pid, (case, root, began) in list(running.items()):
             killed = time.monotonic() - began > WALL_SECONDS
@@ -246,6 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="PATTERN", help="cases whose 'group: name' contains this, or matches it with *")
     parser.add_argument("--show", action="store_true", help="print the stderr of each case")
+    parser.add_argument("--cpu", type=int, default=CPU_SECONDS, help="seconds of CPU time per case")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
@@ -267,7 +269,7 @@ def main() -> None:
         cases = [*command_cases(), *file_cases(), *python_cases()]
         pattern = args.only if args.only is None or "*" in args.only else f"*{args.only}*"
         chosen = [case for case in cases if pattern is None or fnmatch.fnmatch(f"{case.group}: {case.name}", pattern)]
-        for case, verdict, reason, cpu, errors in run(chosen, args.workers, folder / "cases"):
+        for case, verdict, reason, cpu, errors in run(chosen, args.workers, folder / "cases", args.cpu):
             rows.append({"group": case.group, "name": case.name, "verdict": verdict, "reason": reason})
             if args.show or verdict not in GOOD:
                 print(f"{verdict:>20}  {cpu:4.1f} s  {case.group}: {case.name}  {reason[:400]}", flush=True)

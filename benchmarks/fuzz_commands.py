@@ -21,7 +21,7 @@ FINE = {
     "init.lora kl data.workers utilisation",
     "-1": "seed guidance",
     str(10**12): "seed checkpoint-every validate-every preview-every guidance temperature confidence-temperature top-k warmup kl data.window weight-decay learning-rate "
-    "max-grad-norm ratio smallest max-length gpus chunk steps utilisation",
+    "max-grad-norm ratio smallest gpus chunk batch-size held-out utilisation",
     "1e30": "guidance temperature confidence-temperature weight-decay learning-rate max-grad-norm kl ratio utilisation",
     str(2**70): "guidance temperature confidence-temperature top-k checkpoint-every validate-every preview-every warmup learning-rate weight-decay max-grad-norm kl",
 }  # fmt: skip
@@ -36,7 +36,7 @@ def numeric(command: Sequence[str]) -> list[tuple[str, str]]:
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         main([*command, "--help"])
     os.environ["COLUMNS"] = "100"
-    return re.findall(r"^[│ ]+--(\S+) ((?:\S*(?:INT|FLOAT)\S* ?)+)", text.getvalue(), re.MULTILINE)
+    return re.findall(r"--(\S+) ((?:\S*(?:INT|FLOAT)\S* ?)+)", text.getvalue())
 
 
 def allowed(option: str, value: str) -> bool:
