@@ -1,7 +1,9 @@
 """Exported models, and the pipeline around a trained model."""
 
 import json
+import os
 import shutil
+import stat
 from pathlib import Path
 from typing import ClassVar
 
@@ -179,10 +181,18 @@ def prepared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_local_encoders_are_exported_with_the_model(prepared_run: Path) -> None:
     folder, how = prepared_run, {"num_inference_steps": 1, "head_steps": 1}
+    for file in ("text/config.json", "text/tokenizer_config.json", "kl/config.json"):
+        settings, path = json.loads((folder / file).read_text()), str(folder / "images")
+        more = {"_name_or_path": path, "special_tokens_map_file": path, "trained": {"on": [path]}}
+        (folder / file).write_text(json.dumps({**settings, **more}))
     before = Pipeline.from_pretrained(folder / "run")("a red square", **how).tensors
+    mask = os.umask(0o027)
     Pipeline.from_pretrained(folder / "run").save_pretrained(folder / "mine")
-    leaks = [file for file in (folder / "mine").rglob("*.*") if str(folder).encode() in file.read_bytes()]
-    assert not leaks, "local paths are private"
+    os.umask(mask)
+    files = [file for file in (folder / "mine").rglob("*.*") if file.is_file()]
+    assert len(files) > 6
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o640}
+    assert not [file for file in files if str(folder).encode() in file.read_bytes()], "local paths are private"
     for name in ("kl", "text", "run", "shards"):
         shutil.move(folder / name, folder / f"{name}-away")
     assert torch.equal(Pipeline.from_pretrained(folder / "mine")("a red square", **how).tensors, before)

@@ -2,11 +2,21 @@
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 T = TypeVar("T")
+MAX_LAYERS, MAX_SIZE, MAX_COUNT, MAX_SAMPLING_STEPS, MAX_STEPS = 1_000, 65_536, 1_000_000, 10_000, 10**9
+"""Larger numbers cannot be meant; they would only fill memory or run forever."""
+Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
+"""A number of layers, workers, or samples of one token."""
+Dimension = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+"""The width of a vector, the length of a sequence, or the side of an image."""
+Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
+"""A number of images, codes or shards."""
+SamplingSteps = Annotated[int, Field(gt=0, le=MAX_SAMPLING_STEPS)]
+TrainingSteps = Annotated[int, Field(gt=0, le=MAX_STEPS)]
 FREE: dict[str, Any] = {"resume": "free"}
 """Marks a field that may change when a run is resumed: `Field(..., json_schema_extra=FREE)`."""
 
@@ -57,3 +67,8 @@ def lookup(what: str, table: Mapping[str, T], name: str) -> T:
     if name not in table:
         raise ValueError(f"There is no {what} '{name}'{did_you_mean(name, table)}; choose from {', '.join(table)}.")
     return table[name]
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped: a terminal would obey those in a prompt or a file name."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

@@ -23,11 +23,18 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def no_link(path: str, flags: int) -> int:
+    """Open a file unless it is a link, which could change a file elsewhere: an `opener` of `open`."""
+    if os.path.islink(path):
+        raise ValueError(f"{path} is a link, and writing would change another file; remove the link.")
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Lock a folder; wait for another process that holds the lock, or raise."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with open(folder / ".lock", "a", opener=no_link) as file:
         os.register_at_fork(after_in_child=file.close)  # or forked workers would keep the lock
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,6 +78,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)  # of a killed process
             draft.mkdir()
             yield draft
+            for file in draft.rglob("*"):
+                if file.is_file() and not file.is_symlink():  # other libraries make some private to their owner
+                    file.chmod(draft.stat().st_mode & 0o666)
             if not empty:
                 draft.rename(path)
             for part in draft.iterdir() if empty else ():
@@ -79,8 +89,18 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def require_folder(path: Path) -> None:
+    """Raise if a path can neither be used nor created as a folder."""
+    for part in (path, *path.parents):
+        if part.is_symlink() and not part.exists():
+            raise ValueError(f"{part} is a link to a folder that does not exist; create it or choose another folder.")
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; choose a folder.")
+
+
 def is_free(path: Path) -> bool:
     """Return whether a folder is missing, or empty but for the temporary folder of a killed process."""
+    require_folder(path)
     return not path.exists() or all(file.name == WRITING for file in path.iterdir())
 
 
@@ -103,7 +123,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         reason, advice = error.__cause__ or error, "free disk space"  # the cause, if a file within was explained before
-        if isinstance(reason, FileNotFoundError):
+        if isinstance(reason, (FileNotFoundError, FileExistsError)):
             advice = "run one command at a time in its folder"
         elif not os.access(path.parent, os.W_OK):
             advice = "make its folder writable"

@@ -7,11 +7,12 @@ one with the same marginals (`process`). To add one, write a class here and a ro
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from tmatch.config import lookup
+from tmatch.config import MAX_LAYERS, lookup
 from tmatch.process import GaussianProcess, Process
 from tmatch.rng import RandomStreams
 from tmatch.tensors import State, Time, expand_like
@@ -45,8 +46,11 @@ class RestartSampler(Sampler):
 
     def __post_init__(self) -> None:
         for late, early, times in self.intervals:
-            if not (0 <= early < late <= 1 and times >= 1):
-                raise ValueError(f"A restart interval is (late, early, times), 0 <= early < late <= 1; got {self}.")
+            if not (0 <= early < late <= 1 and 1 <= times <= MAX_LAYERS):
+                raise ValueError(
+                    f"A restart interval is (late, early, times), 0 <= early < late <= 1 <= times <= {MAX_LAYERS}; got "
+                    f"{(late, early, times)}."
+                )
 
     def steps(self, grid: Tensor) -> Iterator[tuple[Time, Time]]:
         back: dict[int, list[int]] = {}
@@ -103,6 +107,8 @@ def build_sampler(spec: str) -> Sampler:
     make = lookup("sampler", SAMPLERS, name)
     try:
         numbers = [float(number) for number in given.split(",") if given]
+        if not all(map(isfinite, numbers)):
+            raise ValueError
     except ValueError:
         raise ValueError(f"The arguments of a sampler are numbers, as in ddim:0.5; got '{spec}'.") from None
     try:

@@ -15,6 +15,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from tmatch.config import MAX_COUNT
+
 State = Tensor  # (batch, *grid, channels)
 Time = Tensor  # () or (batch,), in [0, 1]; for s see tmatch.head.Head
 Entry = TypeVar("Entry")
@@ -33,14 +35,16 @@ def expand_time(t: Time, x: Tensor) -> Time:
     return t.to(x.device, torch.promote_types(x.dtype, torch.float32)).expand(len(x))
 
 
-def positive_int(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int, or raise if it is not a positive integer of any integer type."""
+def positive_int(name: str, value: SupportsIndex, most: int = MAX_COUNT) -> int:
+    """Return `value` as an int, or raise if it is not a positive integer of any integer type, or above `most`."""
     try:
         number = operator.index(value)
     except TypeError:
         number = 0
     if isinstance(value, bool) or number < 1:
         raise ValueError(f"{name} must be a positive integer; got {value!r}.")
+    if number > most:
+        raise ValueError(f"{name} must be at most {most:,}; got {value!r}.")
     return number
 
 

@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from tmatch.config import MAX_SAMPLING_STEPS
 from tmatch.rng import RandomStreams
 from tmatch.tensors import Time, positive_int
 
@@ -29,7 +30,7 @@ def parse_steps(steps: Steps) -> int | Tensor:
     """A validated number of steps, or a validated grid of times."""
     if isinstance(steps, Iterable) and not isinstance(steps, str):
         return as_grid(steps)
-    return positive_int("The number of steps", steps)
+    return positive_int("The number of steps", steps, MAX_SAMPLING_STEPS)
 
 
 def time_grid(steps: Steps) -> Tensor:
@@ -78,13 +79,13 @@ class Grid(Times):
 
     @classmethod
     def uniform(cls, steps: int) -> Self:
-        count = positive_int("The number of steps", steps)
+        count = positive_int("The number of steps", steps, MAX_SAMPLING_STEPS)
         return cls(tuple(i / count for i in range(count + 1)))
 
     @classmethod
     def exponential(cls, steps: int) -> Self:
         """Each step but the last halves the remaining time: 0, 0.5, 0.75, 1 for T = 3."""
-        return cls((*(1 - 0.5**i for i in range(positive_int("The number of steps", steps))), 1.0))
+        return cls((*(1 - 0.5**i for i in range(positive_int("The number of steps", steps, MAX_SAMPLING_STEPS))), 1.0))
 
     @classmethod
     def shifted(cls, steps: int, shift: float) -> Self:
@@ -162,7 +163,7 @@ class Continuous(Times):
     steps: int = 32
 
     def __post_init__(self) -> None:
-        positive_int("The number of steps", self.steps)
+        positive_int("The number of steps", self.steps, MAX_SAMPLING_STEPS)
 
     def __str__(self) -> str:
         return f"continuous, {self.steps} steps"

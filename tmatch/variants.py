@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, Field
 from torch import nn
 
-from tmatch.config import Config, lookup
+from tmatch.config import Config, Dimension, Layers, lookup
 from tmatch.distribution import DISTRIBUTIONS, Categorical, TokenDistribution
 from tmatch.head import HEADS
 from tmatch.kernel import (
@@ -49,12 +49,12 @@ class HeadConfig(Config):
     distribution: Annotated[str, _one_of("distribution", DISTRIBUTIONS)] = Field(
         default="flow", description=f"model of a token given the backbone's output: {', '.join(DISTRIBUTIONS)}"
     )
-    width: PositiveInt = Field(default=1024, description="hidden width")
-    depth: PositiveInt = Field(default=6, description="number of blocks")
-    patch: tuple[PositiveInt, ...] | None = Field(
+    width: Dimension = Field(default=1024, description="hidden width")
+    depth: Layers = Field(default=6, description="number of blocks")
+    patch: tuple[Dimension, ...] | None = Field(
         default=None, description="backbone tokens that one head token covers, such as (1, 4)"
     )
-    samples_per_token: PositiveInt = Field(default=1, description="pairs (s, noise) per token in training")
+    samples_per_token: Layers = Field(default=1, description="pairs (s, noise) per token in training")
     token_fraction: float = Field(default=1.0, gt=0, le=1, description="fraction of tokens the head trains on per step")
     density: Annotated[str, _one_of("density", DENSITIES)] = Field(
         default="uniform", description=f"density of s in training: {', '.join(DENSITIES)}"

@@ -1,6 +1,7 @@
 """`tmatch generate` and `tmatch evaluate`."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from commands import assert_rejected, run, succeed
 from laws import small_model
 from PIL import Image
 
+from tmatch.app import images_out
+from tmatch.data.images import read_settings
 from tmatch.generation.config import PARTS, SamplingConfig, require_applicable
 from tmatch.model import Model, TransitionMatching
 
@@ -33,7 +36,74 @@ def test_generate_writes_one_image_a_labelled_sheet_or_a_folder(model: Path, tmp
     succeed("generate", "two circles", "--seed", "4", *own, "--out", "alone", cwd=tmp_path)
     one, other = (Image.open(tmp_path / name / "000004.png").tobytes() for name in ("folder", "alone"))
     assert max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 1, "an image depends on its seed, not its batch"
-    assert_rejected(run("generate", "a circle", *own, "--out", "folder", cwd=tmp_path), "is not empty")
+    assert read_settings(tmp_path / "folder" / "000004.png").items() >= {
+        "prompt": "two circles", "seed": 4, "guidance": 3.0, "head_steps": 1, "model": model.name,
+    }.items()  # fmt: skip
+    assert read_settings(tmp_path / "sheet.png")["prompts"] == ["a blue cross", "two circles"]
+
+
+def interrupted(write: Callable[..., None], after: int) -> Callable[..., None]:
+    """`write`, until it is interrupted."""
+    calls = iter(range(after))
+
+    def limited(*given: object, **options: object) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        write(*given, **options)
+
+    return limited
+
+
+def test_an_interrupted_folder_is_completed_by_the_same_command(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["generate", "a red circle", "two circles", "--images", "3", "--model", str(model), "--batch-size", "4"]
+    succeed(*command, "--out", str(tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr(images_out, "save_image", interrupted(images_out.save_image, after=2))
+        done = run(*command, "--out", str(tmp_path / "k"))
+    assert (done.returncode, "rerun the same command" in done.stderr) == (130, True)
+    assert {file.name for file in (tmp_path / "k").iterdir()} == {"000000.png", "000001.png"}
+    (tmp_path / "k" / ".000002.png.writing").write_bytes(b"of a killed process")
+    for _ in range(2):  # a complete folder stays as it is
+        succeed(*command, "--out", str(tmp_path / "k"))
+        whole, resumed = ({f.name: f.read_bytes() for f in (tmp_path / name).iterdir()} for name in ("whole", "k"))
+        assert whole == resumed
+
+
+@pytest.mark.parametrize(
+    "change", [["--guidance", "3"], ["--images", "1"], ["--seed", "1"], ["--negative", "a cross"], ["--steps", "1"]]
+)
+def test_a_folder_with_other_images_is_not_touched(change: list[str], model: Path, tmp_path: Path) -> None:
+    command = ["generate", "a circle", "--images", "2", "--model", str(model), "--out", "k"]
+    succeed(*command, cwd=tmp_path)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "k").iterdir()}
+    assert_rejected(run(*command, *change, cwd=tmp_path), "is not empty")
+    assert before == {file.name: file.read_bytes() for file in (tmp_path / "k").iterdir()}
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "metadata.jsonl").write_text("mine")
+    assert_rejected(run(*command[:-1], "own", cwd=tmp_path), "is not empty")
+
+
+def test_a_sheet_is_written_after_every_batch(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["generate", "a circle", "--images", "2", "--batch-size", "1", "--model", str(model)]
+    succeed(*command, "--out", str(tmp_path / "whole.png"))
+    monkeypatch.setattr(images_out, "write_png", interrupted(images_out.write_png, after=1))
+    assert run(*command, "--out", str(tmp_path / "part.png")).returncode == 130
+    with Image.open(tmp_path / "whole.png") as whole, Image.open(tmp_path / "part.png") as part:
+        half = (0, 0, whole.width - 128 - 8, whole.height)
+        assert whole.crop(half).tobytes() == part.crop(half).tobytes()
+        assert whole.tobytes() != part.tobytes()
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_a_sample_that_diverges_is_an_error(
+    value: float, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = TransitionMatching.sample
+    monkeypatch.setattr(TransitionMatching, "sample", lambda *given, **options: sample(*given, **options) + value)
+    assert_rejected(run("generate", "a circle", "--model", str(model), cwd=tmp_path), "diverged")
+    assert not list(tmp_path.iterdir())
 
 
 def test_images_of_shapes_are_checked_at_the_trained_size(model: Path, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Small runs of a generator, and the models they write."""
 
 import json
+import os
+import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from tmatch.eval.evaluate import evaluate
 from tmatch.generation.config import SamplingConfig
 from tmatch.runs import MODELS, AutoencoderRun, BackboneConfig, RunConfig, fit, load_model
 from tmatch.runs.export import export
+from tmatch.train import TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
 from test_images import folder_of
@@ -50,6 +54,37 @@ def test_an_unfinished_run_loads_from_its_newest_checkpoint(finished: Path, tmp_
     assert all(torch.equal(tensor, pipeline.get_parameter(name)) for name, tensor in newest.items())
 
 
+def test_a_damaged_checkpoint_is_not_sampled_from(finished: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    (out / "model.safetensors").unlink()
+    file = out / "step-00000006" / "ema.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(ValueError, match=r"ema.safetensors is damaged .*step-00000004"):
+        load_model(str(out))
+    shutil.rmtree(file.parent)
+    load_model(str(out))
+
+
+@pytest.mark.parametrize("rate", [1e30, 3e38])
+def test_a_diverged_run_leaves_no_weights_that_are_not_finite(rate: float, tmp_path: Path) -> None:
+    run = changed(small_run(), learning_rate=rate, warmup=0, checkpoint_every=1, validate_every=0, preview_every=0)
+    with pytest.raises(ValueError, match=r"diverged .*lower train.learning_rate"):
+        fit(run, tmp_path)
+    if rate == 1e30:  # the weights of step 1 are finite, though not their loss
+        assert all(x.isfinite().all() for x in load_model(str(tmp_path)).pipeline.state_dict().values())
+    else:
+        with pytest.raises(ValueError, match="has not written a checkpoint"):
+            load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("rate", [1e15, 1e30, 3e38])
+def test_a_diverged_autoencoder_is_not_written(rate: float, tmp_path: Path) -> None:
+    train = TrainConfig(steps=1, batch_size=8, learning_rate=rate, warmup=0, validate_every=0)
+    with pytest.raises(ValueError, match=r"diverged .*lower train.learning_rate"):
+        fit(AutoencoderRun(train=train, data=ShapesData(images=20), width=8, held_out=4), tmp_path)
+    assert not (tmp_path / "autoencoder.safetensors").exists()
+
+
 def test_an_exported_model_is_the_same_in_half_the_bytes(finished: Path, tmp_path: Path) -> None:
     export(load_model(str(finished)), tmp_path / "small")
     whole, half = (load_model(str(folder)).pipeline for folder in (finished, tmp_path / "small"))
@@ -77,10 +112,25 @@ def test_own_images_with_an_own_autoencoder(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="autoencoder"):
             fit(run.model_copy(update={"autoencoder": other}), tmp_path / "run")
     assert (tmp_path / "run" / "autoencoder" / "autoencoder.safetensors").read_bytes() == before
-    export(load_model(str(tmp_path / "run")), tmp_path / "exported")
-    assert load_model(str(tmp_path / "exported")).pipeline.shape == (2, 2, 16)
-    written = [file.read_text() for file in (tmp_path / "exported").rglob("*.json")]
-    assert not any(str(tmp_path) in text for text in written), "no path of this machine"
+    kept = tmp_path / "run" / "autoencoder"
+    (tmp_path / "secret").write_text("secret")
+    (kept / "notes.txt").symlink_to(tmp_path / "secret")
+    (kept / "autoencoder.safetensors").rename(tmp_path / "weights")  # as in the cache of the hub
+    (kept / "autoencoder.safetensors").symlink_to(tmp_path / "weights")
+    for mask in (0o022, 0o027, 0o077):
+        before = os.umask(mask)
+        export(load_model(str(tmp_path / "run")), out := tmp_path / f"exported-{mask}")
+        os.umask(before)
+        weights = ("model.safetensors", "autoencoder/autoencoder.safetensors")
+        names = {"model.json", "README.md", "autoencoder", "autoencoder/recipe.json", *weights}
+        assert {str(file.relative_to(out)) for file in out.rglob("*")} == names
+        assert not any(file.is_symlink() for file in out.rglob("*"))
+        modes = {(file.is_dir(), stat.S_IMODE(file.stat().st_mode)) for file in (out, *out.rglob("*"))}
+        assert modes == {(True, 0o777 & ~mask), (False, 0o666 & ~mask)}
+        leaks = [file for file in out.rglob("*.*") if str(tmp_path).encode() in file.read_bytes()]
+        assert not leaks, "no path of this machine"
+    same = [load_model(str(folder)).pipeline.codec.state_dict() for folder in (tmp_path / "run", out)]
+    assert all(torch.equal(weight, same[1][name]) for name, weight in same[0].items())
 
 
 def test_encoded_images_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

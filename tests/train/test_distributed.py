@@ -147,15 +147,36 @@ def test_fsdp_computes_in_bfloat16_as_one_process_does(tmp_path: Path) -> None:
 
 
 def test_checkpoints_in_parts_are_safetensors_and_complete(fsdp: Path, tmp_path: Path) -> None:
-    newest = Path(shutil.copytree(fsdp / LAST, tmp_path / "newest"))
+    newest = Path(shutil.copytree(fsdp / LAST, tmp_path / LAST))
     parts = [f"shard-0000{k}-model-00001-of-00001.safetensors" for k in (1, 2)]
     assert {path.name for path in newest.iterdir()} == {"record.json", *parts}
-    (newest / parts[1]).write_bytes(b"")
-    with pytest.raises(ValueError, match="newest is damaged"):
-        checkpoint.load(newest, "ema")
+    whole = (newest / parts[1]).read_bytes()
+    for damaged in (b"", whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
+        (newest / parts[1]).write_bytes(damaged)
+        with pytest.raises(ValueError, match=f"{parts[1]} is damaged"):
+            checkpoint.load(newest, "ema")
     (newest / parts[0]).unlink()
     with pytest.raises(ValueError, match="1 of its 2 parts"):
         checkpoint.load(newest, "ema")
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_all_processes_find_damage_and_divergence(parallel: str, fsdp: Path, tmp_path: Path) -> None:
+    """None of them waits for the one that finds it, which would take until the timeout."""
+    damaged, diverged = stopped_before_the_end(fsdp, tmp_path / "damaged"), tmp_path / "diverged"
+    part = checkpoint.files(damaged / BEFORE)[1]
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    started = start(damaged, 2, parallel=parallel)
+    started += start(diverged, 2, parallel=parallel, learning_rate=3e38, warmup=0, checkpoint_every=1)
+    try:
+        for process in started:
+            process.join(60)
+        assert [process.exitcode for process in started] == [1] * 4
+    finally:
+        for process in started:
+            process.kill()
+    assert checkpoint.latest(diverged) is None
+    assert checkpoint.latest(damaged) == damaged / BEFORE
 
 
 def test_processes_exit_cleanly_after_drain(tmp_path: Path) -> None:

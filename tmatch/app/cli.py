@@ -1,7 +1,7 @@
 """The `tmatch` command: finds the command by name, runs it, and turns errors into one sentence and an exit code."""
 
 import errno
-import os
+import re
 import sys
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from tmatch import __version__
 from tmatch.app.parse import INTERRUPTED, call
-from tmatch.config import did_you_mean
+from tmatch.app.streams import standard_streams
+from tmatch.config import did_you_mean, printable
 
 COMMANDS = {
     "generate": ("generate.main", "generate images from prompts"),
@@ -25,10 +26,24 @@ COMMANDS = {
     "models": ("tables.models", "list the trained models that come with the package"),
 }
 """Each command is a function, imported when it is called; its parameters are the options."""
+RESUMABLE = ("train", "prepare", "generate")
+TOO_LARGE = "(?i)allocate memory|out of memory|bad_alloc|overflow"
+"""What PyTorch says, by a RuntimeError, of a tensor that does not fit into memory."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command."""
+    """Run a command; it completes even if nobody reads its output, as with `| head`."""
+    with standard_streams() as stdout:
+        try:
+            _main(arguments)
+        finally:
+            stdout.flush()
+            if stdout.error is not None and not isinstance(stdout.error, BrokenPipeError):
+                print(f"tmatch: Standard output cannot be written: {stdout.error.strerror}.", file=sys.stderr)
+                sys.exit(2)
+
+
+def _main(arguments: Sequence[str] | None) -> None:
     listing = "\n".join(f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items())
     parser = ArgumentParser(
         prog="tmatch", usage="tmatch COMMAND [options]", allow_abbrev=False,
@@ -44,19 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.print_help()
         return
     if given.command not in COMMANDS:
-        parser.error(f"there is no command '{given.command}'{did_you_mean(given.command, COMMANDS)}")
+        parser.error(f"there is no command '{printable(given.command)}'{did_you_mean(given.command, COMMANDS)}")
     module, function = COMMANDS[given.command][0].split(".")
     try:
         call(given.command, getattr(import_module(f"tmatch.app.{module}"), function), given.arguments)
-    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
-        os._exit(0)  # a normal exit would flush again and print the error
-    except (ValueError, OSError) as error:
-        print(f"tmatch: {message(error)}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
-        hint = "; rerun the same command to resume" if given.command in ("train", "prepare") else ""
+        hint = "; rerun the same command to resume" if given.command in RESUMABLE else ""
         print(f"tmatch: interrupted{hint}.", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        if (sentence := message(error)) is None:
+            raise
+        print(f"tmatch: {printable(sentence)}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _location(parts: tuple[int | str, ...]) -> tuple[int | str, ...]:
@@ -64,8 +79,8 @@ def _location(parts: tuple[int | str, ...]) -> tuple[int | str, ...]:
     return (parts[0], *parts[2:]) if len(parts) > 2 and parts[0] == "data" else parts
 
 
-def message(error: Exception) -> str:
-    """An error in one sentence; an invalid value with its option."""
+def message(error: Exception) -> str | None:
+    """An error in one sentence, an invalid value with its option; None for a bug."""
     if isinstance(error, ValidationError):
         return "; ".join(
             f"--{option}: {reason}" if option else reason
@@ -77,4 +92,8 @@ def message(error: Exception) -> str:
         return "There is no space left on the disk; free some, then rerun the same command to resume."
     if isinstance(error, OSError) and error.filename is not None:
         return f"Cannot use {error.filename}: {error.strerror}."
-    return str(error)
+    if isinstance(error, (ValueError, OSError)):
+        return str(error)
+    if isinstance(error, (MemoryError, OverflowError)) or re.search(TOO_LARGE, str(error)):
+        return "This does not fit into memory; lower the batch size, the size of the images or the size of the network."
+    return None

@@ -10,6 +10,7 @@ import tyro
 
 from tmatch.codec.diffusers import PretrainedAutoencoder, load_autoencoder
 from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
+from tmatch.config import MAX_LAYERS, MAX_SIZE
 from tmatch.data.crop import Crop
 from tmatch.data.manifest import ShardSettings
 from tmatch.data.sources import open_source
@@ -93,9 +94,10 @@ def main(
         workers: number of threads that read images.
         licence: note on the licence of the images, stored with the shards.
     """
-    numbers = {"chunk": how.chunk, "batch-size": how.batch_size, "max-length": how.max_length, "workers": workers}
-    for name, number in numbers.items():
+    for name, number in (("chunk", how.chunk), ("batch-size", how.batch_size)):
         positive_int(f"--{name}", number)
+    positive_int("--max-length", how.max_length, MAX_SIZE)
+    positive_int("--workers", workers, MAX_LAYERS)
     if out.resolve() == Path(source).resolve():
         raise ValueError(f"{out} is the source folder; choose another folder for the shards.")
     images = open_source(source, image_column, text_column, split)

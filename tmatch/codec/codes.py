@@ -9,6 +9,7 @@ from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 from tmatch.codec.autoencoder import Autoencoder
 from tmatch.codec.patch import require_images
 from tmatch.rng import RandomStreams
+from tmatch.tensors import positive_int
 
 
 class FiniteScalar(nn.Module):
@@ -18,10 +19,10 @@ class FiniteScalar(nn.Module):
         super().__init__()
         if not levels or min(levels) < 2:
             raise ValueError(f"Each channel of a quantiser needs at least two levels; got {levels}.")
+        self.codebook_size = positive_int("The number of codes, the product of the levels,", prod(levels))
         self.levels = nn.Buffer(torch.tensor(levels))
         strides = [prod(levels[:k]) for k in range(len(levels))]
         self.strides = nn.Buffer(torch.tensor(strides), persistent=False)
-        self.codebook_size = prod(levels)
 
     def bounded(self, z: Tensor) -> Tensor:
         """z (..., channels) squashed between its lowest and highest level."""

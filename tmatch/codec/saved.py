@@ -12,7 +12,7 @@ from torch import nn
 from tmatch.codec.autoencoder import Autoencoder
 from tmatch.codec.codec import Codec
 from tmatch.codec.codes import CodeAutoencoder
-from tmatch.config import Config
+from tmatch.config import Config, Count, Dimension, Layers
 from tmatch.hub import fingerprint
 from tmatch.rng import seeded_init
 
@@ -22,10 +22,10 @@ WEIGHTS, SETTINGS = "autoencoder.safetensors", "recipe.json"
 class AutoencoderConfig(Config):
     """Architecture of an autoencoder."""
 
-    channels: int = Field(default=4, gt=0, description="channels of a latent")
-    width: int = Field(default=48, gt=0, multiple_of=8, description="width of the convolutions")
-    blocks: int = Field(default=1, gt=0, description="residual blocks at each of the two resolutions")
-    levels: tuple[int, ...] = Field(
+    channels: Dimension = Field(default=4, description="channels of a latent")
+    width: Dimension = Field(default=48, multiple_of=8, description="width of the convolutions")
+    blocks: Layers = Field(default=1, description="residual blocks at each of the two resolutions")
+    levels: tuple[Count, ...] = Field(
         default=(), description="levels of a discrete autoencoder; their product is the codebook size"
     )
 

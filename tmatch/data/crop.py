@@ -7,7 +7,7 @@ from typing import Literal, Self
 from PIL import Image
 from pydantic import Field, model_validator
 
-from tmatch.config import Config
+from tmatch.config import Config, Dimension
 
 Size = tuple[int, int]
 """Height and width, in pixels."""
@@ -20,10 +20,10 @@ class Crop(Config):
     """
 
     kind: Literal["centre", "buckets"] = "centre"
-    size: int = Field(default=256, gt=0)
-    multiple: int = Field(default=16, gt=0)
+    size: Dimension = 256
+    multiple: Dimension = 16
     ratio: float = Field(default=2.0, ge=1, allow_inf_nan=False)
-    smallest: int = Field(default=16, gt=0)
+    smallest: Dimension = 16
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:

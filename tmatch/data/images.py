@@ -1,14 +1,16 @@
 """Reading and writing image files."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from tmatch.files import atomic_write
@@ -33,10 +35,25 @@ def to_image(image: Tensor, scale: int = 1) -> Image.Image:
     return converted.resize((converted.width * scale, converted.height * scale), Image.Resampling.NEAREST)
 
 
-def save_image(image: Tensor, path: Path, scale: int = 1) -> None:
-    """Write an image (3, height, width) in [0, 1] as PNG."""
+def write_png(image: Image.Image, path: Path, settings: Mapping[str, Any] | None = None) -> None:
+    """Write an image as PNG, with how it was generated as JSON in the text field 'tmatch'."""
+    info = PngInfo()
+    if settings is not None:
+        info.add_text("tmatch", json.dumps(settings))
     with atomic_write(path) as draft:
-        to_image(image, scale).save(draft, format="PNG")
+        image.save(draft, format="PNG", pnginfo=info)
+
+
+def read_settings(path: Path) -> Any:  # noqa: ANN401
+    """How an image was generated, as `write_png` wrote it; None for another image or file."""
+    with suppress(OSError, ValueError, SyntaxError), Image.open(path, formats=["PNG"]) as image:
+        return json.loads(image.info.get("tmatch", "null"))
+    return None
+
+
+def save_image(image: Tensor, path: Path, scale: int = 1, settings: Mapping[str, Any] | None = None) -> None:
+    """Write an image (3, height, width) in [0, 1] as PNG, enlarged `scale` times."""
+    write_png(to_image(image, scale), path, settings)
 
 
 def save_animation(images: Sequence[Tensor], path: Path, scale: int = 1, seconds: float = 0.25) -> None:

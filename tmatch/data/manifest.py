@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator
 
-from tmatch.config import Config
+from tmatch.config import Config, Count, Dimension
 from tmatch.data.crop import Crop
 from tmatch.data.sources.source import LETTERS
 from tmatch.hub import EncoderDtype
@@ -32,18 +32,18 @@ class Identity(Config):
 class AutoencoderIdentity(Identity):
     """Which autoencoder the latents belong to, and how they are scaled."""
 
-    channels: int
-    factor: int
+    channels: Dimension
+    factor: Dimension
     scale: float
     shift: float
-    codebook_size: int | None = None
+    codebook_size: Count | None = None
 
 
 class TextIdentity(Identity):
     """Which text encoder the embeddings belong to."""
 
-    width: int
-    max_length: int
+    width: Dimension
+    max_length: Dimension
 
 
 class ShardSettings(Config):
@@ -56,8 +56,8 @@ class ShardSettings(Config):
     autoencoder: AutoencoderIdentity
     text: TextIdentity
     dtype: EncoderDtype
-    chunk: int
-    batch_size: int
+    chunk: Count
+    batch_size: Count
     licence: str
 
     @field_validator("source")
@@ -85,8 +85,8 @@ class Shard(Config):
     """A file with samples of one size."""
 
     file: str
-    samples: int
-    size: tuple[int, int]  # of the latents
+    samples: Count
+    size: tuple[Dimension, Dimension]  # of the latents
     sha256: str
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from tmatch.codec import Codec, Patchify
 from tmatch.conditioning import Conditioner
-from tmatch.config import Config
+from tmatch.config import MAX_LAYERS, Config, Dimension
 from tmatch.data import CaptionedImages
 from tmatch.hub import HubOptions
 from tmatch.tensors import positive_int
@@ -27,10 +27,10 @@ PREVIEWS = 16
 class WordsConfig(Config):
     """Text encoder that is trained with the generator."""
 
-    width: int = Field(default=128, gt=0, description="width of its vectors")
-    depth: int = Field(default=1, ge=0, description="Transformer blocks")
-    heads: int = Field(default=4, gt=0, description="attention heads")
-    max_length: int = Field(default=16, gt=0, description="words of a caption that are read")
+    width: Dimension = Field(default=128, description="width of its vectors")
+    depth: int = Field(default=1, ge=0, le=MAX_LAYERS, description="Transformer blocks")
+    heads: Dimension = Field(default=4, description="attention heads")
+    max_length: Dimension = Field(default=16, description="words of a caption that are read")
 
 
 @dataclass(frozen=True)

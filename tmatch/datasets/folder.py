@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tmatch.config import Dimension
 from tmatch.data import CaptionedImages, FolderImages
 from tmatch.datasets.base import Split
 from tmatch.datasets.images import ImageData
@@ -15,7 +16,7 @@ class FolderData(ImageData):
 
     kind: Literal["folder"] = "folder"
     folder: Path = Field(default=Path("images"), description="folder of the images and metadata.jsonl")
-    size: int = Field(default=32, gt=0, description="height and width to crop and resize each image to, in pixels")
+    size: Dimension = Field(default=32, description="height and width to crop and resize each image to, in pixels")
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from tmatch.config import Count
 from tmatch.data import CaptionedImages, ShapeImages
 from tmatch.data.shapes import VOCABULARY
 from tmatch.datasets.base import Split, WordsConfig
@@ -26,7 +27,7 @@ class ShapesData(ImageData):
     """The synthetic `shapes` data set."""
 
     kind: Literal["shapes"] = "shapes"
-    images: int = Field(default=40_000, gt=0, description="number of images")
+    images: Count = Field(default=40_000, description="number of images")
     seed: int = Field(default=1, ge=0, lt=TEST_SEED, description="seed of the images")
     withhold: bool = Field(default=True, description="leave 36 sentences out, to evaluate generalization")
     metrics: ClassVar[tuple[str, ...]] = ("captions",)

@@ -14,7 +14,7 @@ from tmatch.codec import Codec, Patchify
 from tmatch.codec.diffusers import load_autoencoder
 from tmatch.conditioning import Conditioner, EmbeddedText
 from tmatch.conditioning.transformers import load_text_encoder
-from tmatch.config import free_field
+from tmatch.config import MAX_LAYERS, Count, free_field
 from tmatch.data import InMemory
 from tmatch.data.manifest import AutoencoderIdentity, Identity, TextIdentity
 from tmatch.data.shards import MANIFEST, ShardSet
@@ -82,8 +82,8 @@ class ShardsData(DataConfig):
     kind: Literal["shards"] = "shards"
     folders: tuple[Path, ...] = free_field((Path("shards"),), "folders that `tmatch prepare` wrote", min_length=1)
     validation: Path | None = free_field(None, "another such folder, for validation")
-    window: int = Field(default=8, gt=0, description="number of shards to shuffle among each other")
-    workers: int = free_field(0, "processes that read ahead", ge=0)
+    window: Count = Field(default=8, description="number of shards to shuffle among each other")
+    workers: int = free_field(0, "processes that read ahead", ge=0, le=MAX_LAYERS)
 
     @field_validator("folders", mode="before")
     @classmethod

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tmatch.config import Config, lookup
+from tmatch.config import Config, Count, SamplingSteps, lookup
 from tmatch.distribution import Categorical
 from tmatch.guidance import GUIDANCE_SCHEDULES
 from tmatch.kernel import Kernel, MaskedTokens
@@ -29,17 +29,17 @@ def _option(default: Any, description: str, needs: str | None = None, **bounds: 
 class SamplingConfig(Config):
     """How to sample from a model; each option acts on the variants that have the part it needs."""
 
-    steps: int | None = _option(16, "number of transitions; None uses the variant's own", gt=0)
+    steps: SamplingSteps | None = _option(16, "number of transitions; None uses the variant's own")
     sampler: str = _option("default", f"sampler: {', '.join(SAMPLERS)}; arguments follow a colon, as in ddim:0.5")
     solver: str = _option("euler", f"ODE solver of the head: {', '.join(SOLVERS)}", "head")
-    head_steps: int = _option(4, "solver steps of the head per transition", "head", gt=0)
+    head_steps: SamplingSteps = _option(4, "solver steps of the head per transition", "head")
     guidance: float = _option(2.0, "classifier-free guidance scale; 1 disables guidance")
     schedule: str = _option("constant", f"guidance schedule over time: {', '.join(GUIDANCE_SCHEDULES)}")
-    iterations: int | None = _option(None, "unmasking iterations; None unmasks one token at a time", "masks", gt=0)
+    iterations: Count | None = _option(None, "unmasking iterations; None unmasks one token at a time", "masks")
     order: UnmaskOrder = _option("random", "order in which tokens are unmasked", "masks")
     confidence_temperature: float = _option(1.0, "noise on the confidence, for order 'confidence'", "masks", ge=0)
     temperature: float = _option(1.0, "temperature of the codes; 0 takes the most likely code", "codes", ge=0)
-    top_k: int | None = _option(None, "sample among the k most likely codes", "codes", gt=0)
+    top_k: Count | None = _option(None, "sample among the k most likely codes", "codes")
     top_p: float | None = _option(
         None, "sample among the most likely codes of this total probability", "codes", gt=0, le=1
     )

@@ -102,10 +102,9 @@ def generate(
     callback: Callback | None = None, batch_size: int = 64, progress: bool = False, keep_path: bool = False,
     precision: Precision = "float32",
 ) -> Generation:  # fmt: skip
-    """One sample of `shape` (*grid, channels) per seed, in float32 independent of the batch size.
+    """One sample of `shape` (*grid, channels) per seed; the batch size changes only the rounding of matrix products.
 
-    `precision` applies to matrix products; states stay in float32. Lower precisions round differently in batches of
-    different sizes.
+    `precision` applies to these products; states stay in float32.
     """
     require_seeds(seeds, steps)
     condition = None if condition is None else condition.repeated(len(seeds))

@@ -11,6 +11,7 @@ from tmatch.codec import Codec
 from tmatch.condition import Condition
 from tmatch.conditioning import Conditioner
 from tmatch.conditioning.base import has_surrogates, shortened
+from tmatch.config import MAX_SIZE
 from tmatch.generation.config import SamplingConfig
 from tmatch.generation.frames import frames
 from tmatch.generation.generate import Evaluations, generate, require_seeds
@@ -84,8 +85,8 @@ class TextToImage(nn.Module):
         """One image for each input and its seed; guidance pushes away from the `negative` input.
 
         An input is a prompt, or whatever else the conditioner reads. Images have the most common size of the training
-        images, unless a `height` or `width` in pixels is given. `precision` is that of the model's matrix products; in
-        float32 an image does not depend on the batch it is generated in.
+        images, unless a `height` or `width` in pixels is given. `precision` is that of the model's matrix products, and
+        their rounding is all that the batch changes in an image.
         """
         self._require_inputs(inputs, seeds, negative)
         size, shape = positive_int("The batch size", batch_size), self._shape(height, width)
@@ -96,6 +97,11 @@ class TextToImage(nn.Module):
             precision=precision,
         )  # fmt: skip
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
+        if not (result.x.isfinite().all() and images.isfinite().all()):  # clamped to [0, 1] they would look like images
+            raise ValueError(
+                f"Sampling diverged to NaN or infinity: use a guidance scale below {sampling.guidance:g}, or a model "
+                "whose training did not diverge."
+            )
         path = frames(result.path, self.codec, size) if keep_path else []
         return GeneratedImages(images, result.evaluations, result.seconds, path)
 
@@ -133,8 +139,9 @@ class TextToImage(nn.Module):
     def _shape(self, height: int | None, width: int | None) -> tuple[int, int, int]:
         """The shape of the state of an image of that size; by default the model's own."""
         (rows, columns, channels), (down, across) = self.shape, self.codec.token
-        height, width = rows * down if height is None else height, columns * across if width is None else width
-        if height < 1 or width < 1 or height % down or width % across:
+        height = positive_int("The height", rows * down if height is None else height, MAX_SIZE)
+        width = positive_int("The width", columns * across if width is None else width, MAX_SIZE)
+        if height % down or width % across:
             raise ValueError(
                 f"This model cannot generate images of {height} x {width} pixels: use a height that is a multiple of "
                 f"{down} and a width that is a multiple of {across}."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
+from tmatch.config import MAX_STEPS
 from tmatch.generation.config import SamplingConfig
 from tmatch.model import Model
 from tmatch.plan.devices import Accelerator, bytes_per_number, find_device
@@ -156,8 +157,8 @@ def plan(
             found[f"DDP{kind}"] = replicated(model, kept)
             found[f"FSDP2{kind}"] = sharded(model, kept, gpus // replicas, precision, accumulation)
     return Plan(
-        device, gpus, batch, micro_batch, positive_int("The number of steps", steps), prod(shape[:-1]), precision,
-        utilisation, parameters(model), parameters(model, trained=True),
+        device, gpus, batch, micro_batch, positive_int("The number of steps", steps, MAX_STEPS), prod(shape[:-1]),
+        precision, utilisation, parameters(model), parameters(model, trained=True),
         {part: parts * count for part, count in once.items()}, used, found, sampled,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tmatch.codec import Autoencoder, CodeAutoencoder
 from tmatch.codec.saved import SETTINGS, WEIGHTS, AutoencoderConfig
-from tmatch.config import free_field
+from tmatch.config import Count, free_field
 from tmatch.datasets import AnyImageData
 from tmatch.eval.shapes import check
 from tmatch.files import write_tensors, write_text
@@ -25,7 +25,7 @@ class AutoencoderRun(AutoencoderConfig):
     train: TrainConfig
     data: AnyImageData
     kl: float = Field(default=1e-4, ge=0, description="weight of the KL divergence from N(0, I)")
-    held_out: int = free_field(1000, "images that the finished autoencoder is evaluated on", gt=0)
+    held_out: Count = free_field(1000, "images that the finished autoencoder is evaluated on")
 
 
 def preflight_autoencoder(run: AutoencoderRun, out: Path) -> None:
@@ -56,6 +56,7 @@ def fit_autoencoder(run: AutoencoderRun, out: Path, progress: bool = False) -> d
     average = trainer.ema
     assert isinstance(average, AutoencoderTask)
     average.autoencoder.standardise(images)
+    trainer.require_finite(average.autoencoder.state_dict().values())
     write_tensors(out / WEIGHTS, average.autoencoder.state_dict())
     result = evaluate_autoencoder(run, average.autoencoder.cpu())
     write_text(out / "result.json", json.dumps(result, indent=2) + "\n")

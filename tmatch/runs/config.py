@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from torch import nn
 
 from tmatch.backbone import DiT, Llama
 from tmatch.codec import Patchify
-from tmatch.config import FREE, Config, free_field, lookup
+from tmatch.config import FREE, MAX_SIZE, Config, Count, Dimension, Layers, free_field, lookup
 from tmatch.datasets import AnyData, AnyEncoders, AssumedData, InputShapes, ShardsData, WordsConfig
 from tmatch.datasets.base import Shape
 from tmatch.generation.config import SamplingConfig
@@ -22,9 +22,9 @@ class BackboneConfig(Config):
     """Backbone."""
 
     kind: Literal["dit", "llama"] = Field(default="dit", description="'llama' is for variants without a time input")
-    width: int = Field(default=128, gt=0, description="width of a token")
-    depth: int = Field(default=4, gt=0, description="Transformer blocks")
-    heads: int = Field(default=4, gt=0, description="attention heads")
+    width: Dimension = Field(default=128, description="width of a token")
+    depth: Layers = Field(default=4, description="Transformer blocks")
+    heads: Dimension = Field(default=4, description="attention heads")
     checkpointing: bool = free_field(False, "recompute activations in the backward pass to save memory")
 
     def build(self, channels: int, condition_width: int | None, timed: bool) -> nn.Module:
@@ -42,7 +42,9 @@ class InitConfig(Config):
         default=None, description="name or folder of a model; weights of matching shape are loaded"
     )
     freeze: bool = Field(default=False, description="do not train the loaded weights (except a grown vocabulary)")
-    lora: int = Field(default=0, ge=0, description="train the backbone by LoRA of this rank; 0 trains it fully")
+    lora: int = Field(
+        default=0, ge=0, le=MAX_SIZE, description="train the backbone by LoRA of this rank; 0 trains it fully"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -66,15 +68,15 @@ class RunConfig(Config):
         default=None,
         description="autoencoder of in-memory images: 'shapes', 'shapes-codes', 'none' (pixels), or a run's folder",
     )
-    patch: tuple[PositiveInt, PositiveInt] = Field(default=(2, 2), description="latent pixels per token")
+    patch: tuple[Dimension, Dimension] = Field(default=(2, 2), description="latent pixels per token")
     backbone: BackboneConfig = BackboneConfig()
     head: HeadConfig = HeadConfig(width=128, depth=2)
     text: WordsConfig | None = Field(default=None, description="text encoder of in-memory images")
     init: InitConfig = InitConfig()
     caption_dropout: float = Field(default=0.1, ge=0, le=1, description="fraction of captions dropped in training")
     sampling: SamplingConfig = Field(default=SamplingConfig(), json_schema_extra=FREE)
-    validation_images: int = free_field(256, "images of the validation loss", gt=0)
-    eval_prompts: int = free_field(1000, "prompts that the finished model is evaluated on", gt=0)
+    validation_images: Count = free_field(256, "images of the validation loss")
+    eval_prompts: Count = free_field(1000, "prompts that the finished model is evaluated on")
 
     @property
     def row(self) -> Variant:
@@ -121,7 +123,7 @@ class ModelConfig(Config):
 
     format: Literal[2] = 2
     run: RunConfig
-    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
-    grids: tuple[tuple[PositiveInt, PositiveInt], ...] = ()
+    shape: tuple[Dimension, Dimension, Dimension]
+    grids: tuple[tuple[Dimension, Dimension], ...] = ()
     """Grids of tokens the model was trained on; empty if not recorded."""
     encoders: AnyEncoders

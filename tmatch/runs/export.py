@@ -1,11 +1,12 @@
 """A model as a self-contained folder: configuration, weights, a model card, and encoders that exist only locally."""
 
-import inspect
 import json
-import shutil
+import re
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from tmatch.codec.diffusers import PretrainedAutoencoder
 from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS, AutoencoderConfig
@@ -55,12 +56,13 @@ def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16, ca
     if not is_free(out):
         raise ValueError(f"{out} is not empty; choose a new folder, so that nothing is overwritten.")
     card = card or _own_card(model.folder, out.name) or model_card(model, out.name)
+    config = _anonymous(model)
     with atomic_folder(out) as draft:
-        write_text(draft / "model.json", _anonymous(model).model_dump_json(indent=2) + "\n")
+        write_text(draft / "model.json", config.model_dump_json(indent=2) + "\n")
         if isinstance(model.config.encoders, ShardEncoders):
             _include_encoders(model, model.config.encoders, draft)
-        elif (model.folder / AUTOENCODER).is_dir():
-            _copy_autoencoder(model.folder / AUTOENCODER, draft / AUTOENCODER)
+        elif config.run.autoencoder == AUTOENCODER:
+            _write_autoencoder(model, draft / AUTOENCODER)
         weights = model.pipeline.trained().state_dict()
         write_tensors(draft / "model.safetensors", {key: x.to(dtype) for key, x in weights.items()})
         write_text(draft / "README.md", card)
@@ -76,11 +78,13 @@ def _own_card(folder: Path, name: str) -> str | None:
     return card.replace(f"\n# {old}\n", f"\n# {name}\n").replace(f'pretrained("{old}")', f'pretrained("{name}")')
 
 
-def _copy_autoencoder(source: Path, target: Path) -> None:
-    """Copy the weights and the architecture, without the other settings of the run, which name paths."""
+def _write_autoencoder(model: LoadedModel, target: Path) -> None:
+    """Write the loaded weights and the architecture: what else is in the folder may be a link, or name paths."""
+    autoencoder = model.pipeline.codec.autoencoder
+    assert isinstance(autoencoder, nn.Module)
     target.mkdir()
-    shutil.copyfile(source / WEIGHTS, target / WEIGHTS)
-    settings = json.loads((source / SETTINGS).read_text())
+    write_tensors(target / WEIGHTS, autoencoder.state_dict())
+    settings = json.loads((model.folder / AUTOENCODER / SETTINGS).read_text())
     kept = {key: settings[key] for key in AutoencoderConfig.model_fields}
     write_text(target / SETTINGS, json.dumps(kept, indent=2) + "\n")
 
@@ -107,17 +111,21 @@ def _include_encoders(model: LoadedModel, encoders: ShardEncoders, out: Path) ->
     assert isinstance(text, PretrainedText)
     if _is_local(encoders.autoencoder, model.folder / AUTOENCODER):
         autoencoder.network.save_pretrained(out / AUTOENCODER)
-        drop_paths(out / AUTOENCODER / "config.json", type(autoencoder.network))
+        drop_paths(out / AUTOENCODER)
     if _is_local(encoders.text, model.folder / TEXT_FOLDER):
         text.network.save_pretrained(out / TEXT_FOLDER)
         text.tokenizer.save_pretrained(out / TEXT_FOLDER)
+        drop_paths(out / TEXT_FOLDER)
 
 
-def drop_paths(file: Path, kind: type) -> None:
-    """Keep only the arguments of the network in a diffusers configuration: it also writes where it was loaded from."""
-    known, config = inspect.signature(kind).parameters, json.loads(file.read_text())
-    kept = {key: x for key, x in config.items() if key in known or key in ("_class_name", "_diffusers_version")}
-    write_text(file, json.dumps(kept, indent=2) + "\n")
+def drop_paths(folder: Path) -> None:
+    """Remove absolute paths from the configurations that other libraries write, such as where they loaded a network."""
+
+    def without(entries: dict[str, Any]) -> dict[str, Any]:
+        return {key: x for key, x in entries.items() if not re.search(r"""['"]/[^/]+/""", repr(x))}
+
+    for file in folder.glob("*config.json"):
+        write_text(file, json.dumps(json.loads(file.read_text(), object_hook=without), indent=2) + "\n")
 
 
 def _is_local(encoder: Identity, included: Path) -> bool:
@@ -139,9 +147,12 @@ def model_card(model: LoadedModel, title: str) -> str:
         more += f"\nFine-tuned from {public}{how}.\n"
     if isinstance(config.encoders, ShardEncoders):
         more += f"\nAutoencoder: `{config.encoders.autoencoder.name}`. Text encoder: `{config.encoders.text.name}`.\n"
-    if result.is_file() and "captions_satisfied" in (found := json.loads(result.read_text())):
-        (low, high), share = found["interval_95"], found["captions_satisfied"]
-        more += f"\nCaptions satisfied, of {found['prompts']:,} held-out ones: {share:.3f}"
-        more += f" (95% interval {low:.3f} to {high:.3f}).\n"
+    try:
+        if result.is_file() and "captions_satisfied" in (found := json.loads(result.read_text())):
+            (low, high), share = found["interval_95"], found["captions_satisfied"]
+            more += f"\nCaptions satisfied, of {found['prompts']:,} held-out ones: {share:.3f}"
+            more += f" (95% interval {low:.3f} to {high:.3f}).\n"
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ValueError(f"{result} is damaged ({error}); remove it to export without a result.") from error
     shape = " x ".join(map(str, config.shape))
     return CARD.format(title=title, run=config.run, parameters=parameters / 1e6, shape=shape, steps=steps, more=more)

@@ -49,8 +49,10 @@ def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str
     if not trainer.run(progress=progress):
         return None
     average = distributed.gather(trainer.ema)
+    weights = {} if average is None else merge_lora(average.state_dict())
+    trainer.require_finite(weights.values())
     if average is not None:
-        write_tensors(out / "model.safetensors", merge_lora(average.state_dict()))
+        write_tensors(out / "model.safetensors", weights)
         distributed.to_device(average)
     distributed.drain()  # the other ranks end here, while rank 0 evaluates
     if average is None:

@@ -114,12 +114,10 @@ def _folder(name: str, hub: HubOptions) -> Path:
 
 
 def _weights_in(folder: Path) -> Path:
-    """The file of the averaged weights, or a checkpoint in several parts."""
+    """The file of the averaged weights, or the newest checkpoint."""
     if (folder / "model.safetensors").is_file():
         return folder / "model.safetensors"
     newest = checkpoint.latest(folder)
-    if newest is not None and checkpoint.is_sharded(newest):
-        return newest
-    if newest is None or not (newest / "ema.safetensors").is_file():
+    if newest is None:
         raise ValueError(f"{folder} has no weights yet: its run has not written a checkpoint.")
-    return newest / "ema.safetensors"
+    return newest

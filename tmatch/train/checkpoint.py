@@ -1,27 +1,31 @@
 """Checkpoints: a folder of safetensors and record.json, written completely or not at all."""
 
+import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tmatch.files import sync, write_tensors, write_text
+from tmatch.files import require_folder, sync, write_tensors, write_text
 from tmatch.migrate import FORMAT, migrate_settings, migrate_weight_name
 
 Tensors = dict[str, dict[str, Tensor]]
 """Named groups (model, ema, optimizer) of named tensors."""
 OTHERS = r"(model|autoencoder)\.safetensors|(result|record|manifest)\.json|metadata\.jsonl"
 """Files of models, finished runs, checkpoints, generated images and data shards, which no run overwrites."""
+PARTS = "shard-*.safetensors"
+"""Names that PyTorch gives the parts that several processes write."""
 WRITTEN = r"(model|ema|optimizer|shard-.*)\.safetensors(\.index\.json)?|record\.json"
-"""Names of the files of a checkpoint; PyTorch names the parts that several processes write shard-*."""
+"""Names of the files of a checkpoint."""
+_DAMAGE = (SafetensorError, ValueError, LookupError, TypeError, OverflowError, RecursionError)
 
 
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:
@@ -34,8 +38,7 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
 
 def require_free(folder: Path) -> None:
     """Raise if a run would overwrite files of something else in a folder without checkpoints."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; choose a folder for the run.")
+    require_folder(folder)
     others = [file.name for file in folder.glob("*") if re.fullmatch(OTHERS, file.name)]
     foreign = (file for file in draft(folder).glob("[!.]*") if not re.fullmatch(WRITTEN, file.name))
     others += [str(file.relative_to(folder)) for file in foreign]
@@ -56,11 +59,22 @@ def begin(path: Path) -> None:
     path.mkdir(parents=True)
 
 
+def files(path: Path, pattern: str = "*.safetensors") -> list[Path]:
+    """Return the files of tensors of a draft or a checkpoint."""
+    return sorted(path.glob(pattern))
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def commit(path: Path, step: int, record: dict[str, Any], keep: int = 2) -> Path:
     """Turn a draft into the checkpoint of a step."""
     folder = path.parent
     final = folder / f"step-{step:08d}"
-    contents = {"format": FORMAT, "step": step, "parts": len(_parts(path)), **record}
+    digests = {file.name: _sha256(file) for file in files(path)}
+    contents = {"format": FORMAT, "step": step, "parts": len(files(path, PARTS)), **record, "sha256": digests}
     write_text(path / "record.json", json.dumps(contents, indent=2) + "\n")
     sync(path)
     if final.exists():  # the same step, saved before
@@ -83,26 +97,37 @@ def latest(folder: Path) -> Path | None:
 
 
 def record(path: Path) -> dict[str, Any]:
-    """Read record.json of a checkpoint; settings of format 1 are migrated."""
-    with _with_reason(path):
-        found: dict[str, Any] = json.loads((path / "record.json").read_text())
-        found["step"] += 0  # raises if it is missing or not a number
-    if found.get("format", 1) < FORMAT and isinstance(found.get("settings"), dict):
-        found["settings"] = migrate_settings(found["settings"])
+    """Read and check record.json of a checkpoint; settings of format 1 are migrated."""
+    with reading(path / "record.json"):
+        found = json.loads((path / "record.json").read_text())
+        if not isinstance(found, dict):
+            raise ValueError("not a JSON object")
+        version, step = found.get("format", 1), found.get("step")
+        if version not in range(1, FORMAT + 1):
+            raise ValueError(f"its format is {version!r:.40}, and this version of tmatch reads up to {FORMAT}")
+        if not isinstance(step, int) or path.name != f"step-{step:08d}":
+            raise ValueError(f"its step is {step!r:.40}, and its folder is {path.name}")
+        if version < FORMAT and isinstance(found.get("settings"), dict):
+            found["settings"] = migrate_settings(found["settings"])
     return found
+
+
+def verify(path: Path, files: Sequence[Path]) -> None:
+    """Raise if one of these files of a checkpoint is damaged; earlier versions recorded no digests to compare with."""
+    expected = record(path).get("sha256")
+    for file in files:
+        with reading(file), safe_open(file, "pt"):  # which checks the header
+            if expected is not None and expected[file.name] != _sha256(file):
+                raise ValueError("its SHA-256 is not the one in record.json")
 
 
 def is_sharded(path: Path) -> bool:
     """Return whether several processes wrote a checkpoint in parts; raise if a part is missing."""
-    found, parts = len(_parts(path)), record(path).get("parts", 0)
+    found, parts = len(files(path, PARTS)), record(path).get("parts", 0)
     if found != parts:
-        with _with_reason(path):
-            raise ValueError(f"{found} of its {parts} parts are present")
+        with reading(path / "record.json"):
+            raise ValueError(f"{found} of its {parts!r:.40} parts are present")
     return found > 0
-
-
-def _parts(path: Path) -> list[Path]:
-    return list(path.glob("shard-*.safetensors"))
 
 
 def flatten(tensors: Tensors) -> dict[str, Tensor]:
@@ -110,12 +135,15 @@ def flatten(tensors: Tensors) -> dict[str, Tensor]:
     return {f"{group}/{name}": tensor for group, named in tensors.items() for name, tensor in named.items()}
 
 
-def load(path: Path, group: str) -> dict[str, Tensor]:
-    """Load a group of tensors of a checkpoint."""
+def load(path: Path, group: str, verified: bool = False) -> dict[str, Tensor]:
+    """Load a group of tensors of a checkpoint; its files are verified first, unless they are `verified` already."""
     current, sharded = _current_names(path), is_sharded(path)
-    with _with_reason(path):
+    file = path / (PARTS if sharded else f"{group}.safetensors")
+    if not verified:
+        verify(path, files(path) if sharded else [file])
+    with reading(file):
         if not sharded:
-            return {current(name): tensor for name, tensor in load_file(path / f"{group}.safetensors").items()}
+            return {current(name): tensor for name, tensor in load_file(file).items()}
         from tmatch.train import dcp  # takes a second, which others save
 
         shapes = {name: shape for name, shape in dcp.shapes(path).items() if name.startswith(f"{group}/")}
@@ -124,7 +152,7 @@ def load(path: Path, group: str) -> dict[str, Tensor]:
 
 
 def fill(path: Path, tensors: Tensors, distribute_like: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Load a checkpoint into tensors, which may be sharded.
+    """Load a checkpoint, which is verified already, into tensors, which may be sharded.
 
     `distribute_like` distributes a full tensor as another one is.
     """
@@ -132,14 +160,14 @@ def fill(path: Path, tensors: Tensors, distribute_like: Callable[[Tensor, Tensor
         from tmatch.train import dcp  # takes a second, which others save
 
         current, own = _current_names(path), flatten(tensors)
-        with _with_reason(path):
+        with reading(path / PARTS):
             saved = dcp.shapes(path)
         _require_same(path, {current(name): shape for name, shape in saved.items()}, own)
-        with _with_reason(path):
+        with reading(path / PARTS):
             dcp.read(path, {name: own[current(name)] for name in saved})
         return
     for group, own in tensors.items():
-        loaded = load(path, group)
+        loaded = load(path, group, verified=True)
         _require_same(path, {name: value.shape for name, value in loaded.items()}, own)
         with torch.no_grad():
             for name, tensor in own.items():
@@ -161,15 +189,17 @@ def _require_same(path: Path, saved: Mapping[str, torch.Size], own: Mapping[str,
 
 
 @contextmanager
-def _with_reason(path: Path) -> Iterator[None]:
-    """Turn errors of a damaged checkpoint into one sentence."""
+def reading(file: Path) -> Iterator[None]:
+    """Turn errors of a damaged file of a checkpoint into one sentence, which offers the checkpoint before."""
     try:
         yield
-    except (FileNotFoundError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        reason = str(error)
-        if isinstance(error, FileNotFoundError):
-            reason = f"{Path(error.filename or reason).name} is missing"
-        raise ValueError(
-            f"The checkpoint {path} is damaged ({reason}); remove its folder to resume from the previous checkpoint, "
-            "or start a new run."
-        ) from error
+    except (FileNotFoundError, *_DAMAGE) as error:
+        if missing := isinstance(error, FileNotFoundError):
+            file = Path(error.filename or file)
+        path = file.parent
+        before = [other.name for other in _all(path.parent) if other.name < path.name]
+        advice = "there is no earlier checkpoint, so start a new run in another folder."
+        if before:
+            advice = f"remove the folder {path.name} and rerun the same command to resume from {before[-1]}."
+        what = "missing" if missing else f"damaged or of another version ({error})"
+        raise ValueError(f"The checkpoint file {file} is {what}; {advice}") from error

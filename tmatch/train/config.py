@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from tmatch.config import Config, free_field
+from tmatch.config import MAX_STEPS, Config, Count, TrainingSteps, free_field
 from tmatch.ranks import rank_and_world_size
 from tmatch.tensors import Device, Precision, matmul_precision, resolve_device
 
@@ -16,11 +16,11 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class TrainConfig(Config):
     """Optimizer and training-loop settings."""
 
-    steps: int = Field(gt=0, description="optimizer steps")
-    batch_size: int = Field(default=128, gt=0, description="samples per step, over all processes")
-    gradient_accumulation_steps: int = free_field(1, "micro-batches per step and process, to save memory", gt=0)
+    steps: TrainingSteps = Field(description="optimizer steps")
+    batch_size: Count = Field(default=128, description="samples per step, over all processes")
+    gradient_accumulation_steps: Count = free_field(1, "micro-batches per step and process, to save memory")
     learning_rate: float = Field(default=1e-3, gt=0, description="peak learning rate")
-    warmup: int = Field(default=100, ge=0, description="steps of linear warm-up")
+    warmup: int = Field(default=100, ge=0, le=MAX_STEPS, description="steps of linear warm-up")
     cooldown: float = Field(
         default=0.0,
         ge=0,
@@ -31,15 +31,15 @@ class TrainConfig(Config):
     betas: tuple[Beta, Beta] = Field(default=(0.9, 0.99), description="betas of AdamW")
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradient norm above which gradients are clipped")
     ema_decay: float = Field(default=0.999, ge=0, lt=1, description="decay of the averaged weights")
-    checkpoint_every: int = free_field(500, "steps between checkpoints", gt=0)
-    validate_every: int = free_field(500, "steps between validations; 0 disables them", ge=0)
-    preview_every: int = free_field(0, "steps between sample sheets; 0 disables them", ge=0)
+    checkpoint_every: TrainingSteps = free_field(500, "steps between checkpoints")
+    validate_every: int = free_field(500, "steps between validations; 0 disables them", ge=0, le=MAX_STEPS)
+    preview_every: int = free_field(0, "steps between sample sheets; 0 disables them", ge=0, le=MAX_STEPS)
     tensorboard: bool = free_field(False, "TensorBoard logs")
     compile: bool = free_field(False, "torch.compile for the networks")
     precision: Precision = Field(default="float32", description="precision of matrix products")
     device: Device = free_field("auto", "device; auto: the accelerator, if any")
     parallel: Literal["ddp", "fsdp"] = free_field("ddp", "replicated (DDP) or sharded (FSDP2) weights under torchrun")
-    replicas: int = free_field(1, "groups of processes that each hold all FSDP shards (HSDP)", gt=0)
+    replicas: Count = free_field(1, "groups of processes that each hold all FSDP shards (HSDP)")
     seed: int = Field(default=0, ge=0, lt=2**31, description="seed of weights, data order and noise")
 
     @model_validator(mode="after")

@@ -36,7 +36,8 @@ def shapes(folder: Path) -> dict[str, torch.Size]:
     found: dict[str, torch.Size] = {}
     for key, metadata in HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata.items():
         assert isinstance(metadata, TensorStorageMetadata)  # safetensors hold nothing else
-        if sum(prod(chunk.sizes) for chunk in metadata.chunks) != prod(metadata.size):
+        complete = sum(prod(chunk.sizes) for chunk in metadata.chunks) == prod(metadata.size)
+        if not complete or min(metadata.size, default=0) < 0:
             raise ValueError(f"a part of {key} is missing")
         found[key] = metadata.size
     return found

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tmatch.data.images import save_image
 from tmatch.extras import needs_extra
-from tmatch.files import write_text
+from tmatch.files import no_link, write_text
 
 REPORT_SECONDS = 60
 """Seconds between progress lines."""
@@ -59,7 +59,7 @@ class Log:
     def append(self, step: int, **values: Any) -> None:  # noqa: ANN401
         """Append the values of a step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
+        with open(self.path, "a", opener=no_link) as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
     def truncate(self, step: int) -> None:

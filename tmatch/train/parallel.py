@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -115,7 +115,8 @@ class FSDP(MultiProcess):
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
         self.mesh = mesh if replicas > 1 else mesh["shard"]
         self._writers = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))  # of the background writes
-        self._saving: tuple[Future[None], Callable[[], object]] | None = None
+        self._thread = ThreadPoolExecutor(1)
+        self._saving: Future[None] | None = None
 
     def prepare(self, module: nn.Module, fsdp_modules: Sequence[nn.Module]) -> Callable[..., Tensor]:
         if self.rank == 0:  # a copy on the CPU to gather weights in
@@ -169,20 +170,24 @@ class FSDP(MultiProcess):
             self._full.cpu()
 
     def save(self, out: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> None:
-        """Write the part of every process in the background."""
+        """Write the part of every process, and commit them with their digests, in the background."""
         self.finish_save(wait=True)
         draft = checkpoint.draft(out)
         if self.rank == 0:
             checkpoint.begin(draft)
         self.barrier()
         written = dcp.write(draft, checkpoint.flatten(tensors), self._writers)
-        self._saving = written, lambda: checkpoint.commit(draft, step, record)
 
-    def finish_save(self, wait: bool = False) -> None:
-        if self._saving is not None and (wait or self._saving[0].done()):
-            (written, commit), self._saving = self._saving, None
+        def complete() -> None:
             dcp.finish(written)
             if self.rank == 0:
-                commit()
+                checkpoint.commit(draft, step, record)
+
+        self._saving = self._thread.submit(complete)
+
+    def finish_save(self, wait: bool = False) -> None:
+        if self._saving is not None and (wait or self._saving.done()):
+            saving, self._saving = self._saving, None
+            saving.result()
         if wait:
             self.barrier()  # no process continues before the commit

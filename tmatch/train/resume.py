@@ -29,12 +29,13 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
     if not isinstance(saved, dict) or not saved:
         raise ValueError(f"The newest checkpoint of {out} does not contain its settings; remove its folder.")
     defaults = _flat(default_settings(config))
-    then, now = (defaults | _flat(settings) for settings in (saved, config.model_dump(mode="json")))
     free = free_keys(config)
     prefix = "" if train is config else "train."
-    steps_then = then[f"{prefix}steps"]
-    if all(train.learning_rate_at(k, steps_then) == train.learning_rate_at(k) for k in range(step)):
-        free.add(f"{prefix}steps")  # the steps taken so far do not depend on the number of steps
+    with checkpoint.reading(newest / "record.json"):
+        then, now = (defaults | _flat(settings) for settings in (saved, config.model_dump(mode="json")))
+        steps_then, last = then[f"{prefix}steps"], max(0, step - 1)
+        if train.learning_rate_at(last, steps_then) == train.learning_rate_at(last):
+            free.add(f"{prefix}steps")  # the steps taken so far, before any decay, do not depend on the number of steps
     digest = then.pop(CONTENTS, contents)
     changed = [key for key in sorted({*then, *now}) if then.get(key, ...) != now.get(key, ...)]
     changed = [key for key in changed if not any(f"{key}.".startswith(f"{name}.") for name in free)]

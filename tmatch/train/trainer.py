@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -198,17 +198,29 @@ class Trainer:
         get_ema_multi_avg_fn(self.config.ema_decay_at(self.step))(averaged, weights, None)
         total = self.distributed.mean(torch.stack(losses).cpu().double().sum())  # synchronizes with the device
         if not math.isfinite(total) or not torch.isfinite(norm):
-            raise ValueError(
-                f"Training diverged at step {self.step} (loss {total}, gradient norm {norm.item()}); start a new run "
-                "with a lower train.learning_rate. Existing checkpoints are intact."
-            )
+            raise self._diverged(f"loss {total}, gradient norm {norm.item()}")
         self.step += 1
         return total
 
+    def _diverged(self, reason: str) -> ValueError:
+        self.distributed.finish_save(wait=True)  # of an earlier step
+        return ValueError(
+            f"Training diverged at step {self.step} ({reason}); start a new run with a lower train.learning_rate. "
+            "Existing checkpoints are intact."
+        )
+
+    def require_finite(self, tensors: Iterable[Tensor]) -> None:
+        """Raise on all processes if the weights of one of them contain NaN or infinity."""
+        local = map(self.distributed.to_local, tensors)  # a finite sum, which is faster, leaves no doubt
+        if self.distributed.any_rank(any(not x.sum().isfinite() and not x.isfinite().all() for x in local)):
+            raise self._diverged("weights that are not finite")
+
     def save(self) -> None:
         """Save everything that the next step depends on."""
+        state = self._state()
+        self.require_finite(checkpoint.flatten(state).values())
         settings = self.run_config.model_dump(mode="json") | ({CONTENTS: self.contents} if self.contents else {})
-        self.distributed.save(self.out, self.step, self._state(), {"settings": settings})
+        self.distributed.save(self.out, self.step, state, {"settings": settings})
 
     def _state(self) -> Tensors:
         moments = {
@@ -225,11 +237,22 @@ class Trainer:
             newest = self.distributed.broadcast(checkpoint.latest(self.out))
             if newest is not None:
                 step = require_same_run(newest, self.run_config, self.contents)
+                self._verify(newest)
                 checkpoint.fill(newest, self._state(), self.distributed.distribute_like)
                 self.step = step
             self.resumed = True
             if self.distributed.rank == 0:
                 self.monitor.truncate(self.step)
+
+    def _verify(self, newest: Path) -> None:
+        """Verify a checkpoint, each file by one process; all processes raise if one of them finds damage."""
+        damage = ""
+        try:
+            checkpoint.verify(newest, checkpoint.files(newest)[self.distributed.rank :: self.distributed.world])
+        except (ValueError, OSError) as error:
+            damage = str(error)
+        if self.distributed.any_rank(bool(damage)):
+            raise ValueError(damage or f"Another process found damage in the checkpoint {newest}.")
 
     def _locked(self) -> AbstractContextManager[None]:
         """Lock the folder of the run."""

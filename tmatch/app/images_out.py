@@ -1,0 +1,160 @@
+"""Where `tmatch generate` writes: a folder with one file per image, or one file with all of them."""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from tmatch.data.images import grid, read_settings, save_animation, save_image, to_image, write_png
+from tmatch.files import WRITING, write_text
+from tmatch.generation import GeneratedImages
+from tmatch.generation.frames import evenly_spaced
+
+FRAMES = 13
+"""Frames of a path strip."""
+PER_LINE, LABEL_WIDTH, IMAGE_WIDTH, MOST = 8, 240, 128, 1024
+"""Of a sheet: images per line, widths in pixels of a label and to which small images are enlarged, images at most."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """`images` images for each prompt, with consecutive seeds, and the settings of all."""
+
+    prompts: Sequence[str]
+    images: int
+    first_seed: int
+    settings: dict[str, Any]
+
+    @property
+    def seeds(self) -> range:
+        """The seed of each image."""
+        return range(self.first_seed, self.first_seed + self.images * len(self.prompts))
+
+    def prompt(self, index: int) -> str:
+        """The prompt of an image."""
+        return self.prompts[index // self.images]
+
+    def record(self, index: int) -> dict[str, Any]:
+        """Everything that an image depends on."""
+        return {"prompt": self.prompt(index), "seed": self.seeds[index], **self.settings}
+
+
+class Output(ABC):
+    """Where the images of a request are written, batch by batch."""
+
+    def __init__(self, out: Path, request: Request) -> None:
+        self.out = out
+        self.request = request
+
+    def complete(self, part: range) -> bool:
+        """Whether the images of a batch are written already."""
+        return False
+
+    @abstractmethod
+    def write(self, part: range, result: GeneratedImages) -> None:
+        """Write a batch of images, and their sampling path if it was kept."""
+
+    def finish(self) -> list[Path]:
+        """Write what remains once all images are written; return the files to report."""
+        return [self.out]
+
+
+class Folder(Output):
+    """NNNNNN.png for each image, named by its seed, and metadata.jsonl at the end; an existing folder is completed."""
+
+    def __init__(self, out: Path, request: Request) -> None:
+        super().__init__(out, request)
+        out.mkdir(parents=True, exist_ok=True)
+        own = re.compile(rf"\.?(-?\d+)(-path)?\.(png|gif)({re.escape(WRITING)})?|\.?metadata\.jsonl({WRITING})?")
+        names = [(file.name, own.fullmatch(file.name)) for file in out.iterdir()]
+        self.written = [k for k in range(len(request.seeds)) if self._file(k).exists()] if names else []
+        others = [name for name, m in names if m is None or (m[1] and int(m[1]) not in request.seeds)]
+        others += [self._file(k).name for k in self.written if read_settings(self._file(k)) != request.record(k)]
+        if others or (not self.written and (out / "metadata.jsonl").exists()):
+            raise ValueError(
+                f"{out} is not empty and has {[*others, 'metadata.jsonl'][0]}, which is not an image of this command; "
+                "give a new folder, so that nothing is overwritten."
+            )
+
+    def _file(self, index: int) -> Path:
+        return self.out / f"{self.request.seeds[index]:06d}.png"
+
+    def complete(self, part: range) -> bool:
+        return all(self._file(k).exists() for k in part)
+
+    def write(self, part: range, result: GeneratedImages) -> None:
+        for k, image in zip(part, result.images, strict=True):
+            if not self._file(k).exists():
+                if result.path:
+                    _save_path(self._file(k), [frame[k - part.start, None] for frame in result.path])
+                save_image(image, self._file(k), settings=self.request.record(k))
+
+    def finish(self) -> list[Path]:
+        rows = (
+            {"file_name": self._file(k).name, "text": self.request.prompt(k), "seed": seed}
+            for k, seed in enumerate(self.request.seeds)
+        )
+        write_text(self.out / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        return [self.out]
+
+
+class Sheet(Output):
+    """One image, or a labelled row of images for each prompt, written again after each batch; and the path."""
+
+    def __init__(self, out: Path, request: Request) -> None:
+        super().__init__(out, request)
+        if len(request.seeds) > MOST:
+            raise ValueError(f"A sheet holds {MOST:,} images; give a folder as --out for {len(request.seeds):,}.")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        self._sheet: Image.Image | None = None
+        self._path: list[list[Tensor]] = []
+
+    def write(self, part: range, result: GeneratedImages) -> None:
+        height, width = result.images.shape[-2:]
+        if result.path:
+            self._path.append(result.path)
+        if len(self.request.seeds) == 1:
+            save_image(result.images[0], self.out, max(1, 256 // width), self.request.record(0))
+            return
+        scale, per_prompt = max(1, IMAGE_WIDTH // width), self.request.images
+        columns, lines = min(per_prompt, PER_LINE), -(-per_prompt // PER_LINE)
+        row = (lines * (height + 1) + 1) * scale
+        if self._sheet is None:
+            self._sheet = self._blank(LABEL_WIDTH + (columns * (width + 1) + 1) * scale, row)
+        for k, image in zip(part, result.images, strict=True):
+            line, column = divmod(k % per_prompt, columns)
+            left, top = ((1 + n * (side + 1)) * scale for n, side in ((column, width), (line, height)))
+            self._sheet.paste(to_image(image, scale), (LABEL_WIDTH + left, k // per_prompt * row + top))
+        shared = {"prompts": list(self.request.prompts), "images": per_prompt, "seed": self.request.first_seed}
+        write_png(self._sheet, self.out, {**shared, **self.request.settings})
+
+    def _blank(self, width: int, row: int) -> Image.Image:
+        """A sheet of rows of that height with the prompt to the left of each."""
+        sheet = Image.new("RGB", (width, row * len(self.request.prompts)), "white")
+        draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(16)
+        for k, prompt in enumerate(self.request.prompts):
+            label = fill(prompt, width=28, max_lines=6, placeholder=" ...")
+            draw.multiline_text((8, k * row + row // 2), label, fill="black", font=font, anchor="lm")
+        return sheet
+
+    def finish(self) -> list[Path]:
+        frames = [torch.cat(parts) for parts in zip(*self._path, strict=True)]
+        return [self.out, *(_save_path(self.out, frames) if frames else [])]
+
+
+def _save_path(file: Path, path: list[Tensor]) -> list[Path]:
+    """Write, beside the file, a strip with one row of up to FRAMES frames per image, and an animation of all frames."""
+    scale = max(1, IMAGE_WIDTH // path[0].shape[-1])
+    frames = [path[k] for k in evenly_spaced(len(path), FRAMES)]
+    strip, animation = (file.with_name(f"{file.stem}-path{ending}") for ending in (".png", ".gif"))
+    save_image(grid(torch.stack(frames, dim=1).flatten(0, 1), columns=len(frames), gap=1), strip, scale)
+    save_animation([grid(frame, gap=1) for frame in path], animation, scale)
+    return [strip, animation]
