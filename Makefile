@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Packages are installed without bytecode: the first process writes it, and the next ones read it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check docs tables install clean
+.PHONY: demo test check mutate docs tables install clean
 
 demo: .venv/base
 	$(BIN)/python examples/text_to_image.py --out out/demo.png
@@ -20,6 +20,10 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Plausible mistakes in the code, each of which a test must detect; prints those that none does. About 10 minutes.
+mutate: .venv/installed
+	$(BIN)/python scripts/mutate.py
 
 # The generated pages of docs/.
 docs: .venv/installed tables

@@ -90,7 +90,7 @@ def compare() -> dict[str, Any]:
             "weights": guided["backbone"].weights / guided["head"].weights,
         },
         "implied_utilisation": {
-            how: {precision: implied(found, H100.peak(precision)) for precision in ("bfloat16", "tf32", "float32")}
+            how: {precision: implied(found, getattr(H100, precision)) for precision in ("bfloat16", "tf32", "float32")}
             for how, found in each.items()
         },
         "fitted_utilisation": {"backbone": FITTED.backbone, "head": FITTED.head},

@@ -39,7 +39,7 @@ import tmatch as tm
 from tmatch.codec.patch import Patchify
 from tmatch.ranks import rank_and_world_size
 from tmatch.train import TrainConfig
-from tmatch.train.distributed import Distributed, SingleProcess
+from tmatch.train.distributed import Distributed
 from tmatch.train.launch import init_distributed
 
 SIDE, PRODUCTS = 1024, 30
@@ -49,7 +49,7 @@ LATENT, CHANNELS, TEXT = 32, 4, 768
 TOKENS = (LATENT // 2) ** 2
 SIZES = ("384x6x120", "384x6x300", "768x3x120", "1024x2x120")
 Action = Callable[[], object]
-ALONE = SingleProcess()
+ALONE = Distributed()
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,22 @@ import torch
 from torch import Tensor, nn
 
 import tmatch as tm
-from tmatch.process import Transition
+from tmatch.process import Process, Schedule, Transition
 
 SHAPE = (2, 3, 4)  # two rows of three tokens, four channels: not square on purpose
 SMALL_HEAD = tm.HeadConfig(width=24, depth=2)
 CODES = 11
+SCHEDULES: dict[str, Schedule] = {
+    "linear": tm.Linear(), "cosine": tm.Cosine(), "variance-preserving": tm.VariancePreserving(),
+}  # fmt: skip
+PROCESSES: dict[str, Process] = {
+    "linear": tm.LinearProcess(),
+    "independent-linear": tm.IndependentLinearProcess(),
+    "gaussian-cosine": tm.GaussianProcess(tm.Cosine()),
+    "gaussian-variance-preserving": tm.GaussianProcess(tm.VariancePreserving()),
+    "diffusion-cosine": tm.DiffusionProcess(tm.Cosine()),
+    "diffusion-variance-preserving": tm.DiffusionProcess(tm.VariancePreserving()),
+}
 
 
 def small_dit(condition_width: int | None = 8, channels: int = SHAPE[-1], timed: bool = True) -> tm.DiT:

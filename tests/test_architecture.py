@@ -13,7 +13,7 @@ from tmatch.variants import VARIANTS
 PACKAGE = Path(__file__).parent.parent / "tmatch"
 LAYERS = [
     {"__init__"},
-    {"config", "extras", "files", "migrate", "ranks", "rng", "tensors"},
+    {"config", "extras", "files", "migrate", "ranks", "reading", "rng", "tensors"},
     {"condition", "layers", "times"},
     {"backbone", "head", "parametrization", "process", "solver"},
     {"guidance"},

@@ -4,7 +4,16 @@ import pytest
 import torch
 from laws import SHAPE, SMALL_HEAD, condition, shape_of, small_model, steps_of
 
-from tmatch import ClassifierFreeGuidance, Condition, Guidance, NoGuidance, RandomStreams, SamplingParams, generate
+from tmatch import (
+    ClassifierFreeGuidance,
+    Condition,
+    Euler,
+    Guidance,
+    NoGuidance,
+    RandomStreams,
+    SamplingParams,
+    generate,
+)
 from tmatch.guidance import GUIDANCE_SCHEDULES, Branches
 from tmatch.variants import VARIANTS
 
@@ -50,6 +59,31 @@ def test_the_velocity_is_guided_at_the_same_point() -> None:
     torch.testing.assert_close(guided, y_s * 5 + 2.5 * (y_s * 3 - y_s * 5))
     assert len(seen) == 1, "both branches in one batched pass"
     assert torch.equal(seen[0][:2], seen[0][2:])
+
+
+@pytest.mark.parametrize("w", [-0.5, 0.4, 3.0])
+@pytest.mark.parametrize("name", ["dtm", "dtm-mean"])
+def test_guided_dtm_is_algorithm_2_with_a_guided_velocity(name: str, w: float) -> None:
+    """Written out: u = u_null + w (u_cond - u_null) at every step of the head, both velocities at the same y_s."""
+    model = small_model(name, head=SMALL_HEAD)
+    params = SamplingParams(Euler(3), ClassifierFreeGuidance(NULL, w))
+    sampled = model.sample(SHAPE, RandomStreams(range(4)), GIVEN, 5, params)
+    kernel, head, rng = model.kernel, model.kernel.head, RandomStreams(range(4))
+    x = rng.normal(*SHAPE)
+    with torch.no_grad():
+        for step in range(5):
+            t = torch.full((4,), step / 5)
+            h_cond, h_null = (kernel.backbone(x, t, given).flatten(1, 2) for given in (GIVEN, NULL.repeated(4)))
+            contexts = [head.prepare(h[:, None], t) for h in (h_cond, h_null)]
+            y_s = rng.normal(SHAPE[0] * SHAPE[1], SHAPE[2])[:, None]
+            for s in (0, 1 / 3, 2 / 3):
+                u_cond, u_null = (head(y_s, torch.tensor(s), context) for context in contexts)
+                y_s = y_s + (u_null + w * (u_cond - u_null)) / 3
+            y = y_s[:, 0]
+            if name == "dtm-mean":
+                y = y + kernel.readout(h_null) + w * (kernel.readout(h_cond) - kernel.readout(h_null))
+            x = x + y.view_as(x) / 5
+    torch.testing.assert_close(sampled, x, atol=1e-5, rtol=1e-5)
 
 
 def test_branches_of_zero_weight_are_evaluated_only_for_kernels_with_a_cache() -> None:

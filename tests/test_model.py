@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from laws import SHAPE, SMALL_HEAD, awake, condition, data_of, fresh_model, shape_of, small_dit, small_model, steps_of
@@ -214,6 +215,23 @@ def test_dtm_flow_matches_the_difference() -> None:
     torch.testing.assert_close(loss, (u - (y - y_0)).square().mean((1, 2, 3)))
 
 
+def test_artm_flow_matches_the_next_state_token_by_token() -> None:
+    """The paper's listing (with normal noise and t / T), from the same noise: h_{i-1} is the context of token i."""
+    model, x_T, given = small_model("artm-3"), data(6), condition(6)
+    loss = model.loss(x_T, tm.RandomStreams(range(6)), given)
+    rng = tm.RandomStreams(range(6))
+    step, n = (rng.uniform() * 3).long(), SHAPE[0] * SHAPE[1]
+    t, t_next = (torch.tensor([0.0, 0.5, 0.75, 1.0])[step + k] for k in (0, 1))
+    weights = (time[:, None, None, None] for time in (t, t_next))
+    x_t, x_next = (((1 - w) * rng.normal(*SHAPE) + w * x_T).flatten(1, 2) for w in weights)
+    places = torch.tensor([[k, *divmod(i, SHAPE[1])] for k in (0, 1) for i in range(n)])
+    h = model.kernel.backbone(torch.cat((x_t, x_next), dim=1), t, given, positions=places, prefix=n)[:, n - 1 : -1]
+    y, y_0, s = x_next[:, None], rng.normal(1, n, SHAPE[2]), rng.uniform(1, n)
+    y_s = (1 - s[..., None]) * y_0 + s[..., None] * y
+    u = model.kernel.head(y_s, s, model.kernel.head.prepare(h[:, None], t))
+    torch.testing.assert_close(loss, (u - (y - y_0)).square().mean((1, 2, 3)))
+
+
 @pytest.mark.parametrize("variance", ["beta-tilde", "beta"])
 def test_ddpm_takes_the_step_of_ho_et_al(variance: str) -> None:
     """mu = (x - beta / sqrt(1 - abar) eps) / sqrt(1 - beta), variance beta-tilde or beta (Eq. 11, Section 3.2)."""
@@ -244,6 +262,9 @@ def broken(given: tm.Condition) -> tm.Condition:
     return tm.Condition(tokens, given.mask)
 
 
+NOT_DATA = (data(2).tolist(), data(2).numpy(), data(2) * 1j, torch.tensor(1.0), None)
+
+
 def build_mean(process: tm.Process, parametrization: tm.Parametrization, times: tm.Times) -> None:
     tm.TransitionMatching(process, parametrization, tm.MeanKernel(nn.Identity(), nn.Identity()), times)
 
@@ -267,6 +288,8 @@ def loss(name: str, x: Tensor, seeds: range, given: tm.Condition, **options: obj
         (lambda: tm.LogitNormal(std=float("nan")), "positive std"),
         (lambda: tm.VariancePreserving(20, -1), "0 <= beta_min <= beta_max"),
         (lambda: loss("dtm", data(2) * torch.nan, range(2), condition(2)), "x_T contains non-finite"),
+        *((lambda x=x: loss("dtm", x, range(2), condition(2)), "x_T must be a tensor") for x in NOT_DATA),
+        (lambda: tm.Condition.dense(np.zeros((2, 3, 4))), "condition must be a tensor"),
         (lambda: loss("dtm", data(1), range(1), broken(condition(1))), "condition contains non-finite"),
         (lambda: loss("dtm", data(3), range(2), condition(3)), "2 random streams for 3 images"),
         (lambda: loss("dtm", data(3), range(3), condition(2)), "2 conditions for 3 images"),
@@ -277,6 +300,12 @@ def loss(name: str, x: Tensor, seeds: range, given: tm.Condition, **options: obj
         (
             lambda: small_model("fm").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=data(1)[:, :1]),
             "The starting state has shape",
+        ),
+        (lambda: small_model("fm").sample((1.0, 4), tm.RandomStreams([0]), condition(1)), "positive integer; got 1.0"),
+        (lambda: small_model("fm").sample((2**40, 4), tm.RandomStreams([0]), condition(1)), "at most"),
+        (
+            lambda: small_model("fm").sample(SHAPE, tm.RandomStreams([0]), condition(1), start=data(1).tolist()),
+            "starting state must be a tensor",
         ),
         (
             lambda: tm.generate(awake(tm.build("dtm", small_dit(), 8)), SHAPE, [0], condition(1)),

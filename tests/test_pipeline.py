@@ -1,12 +1,18 @@
 """Exported models, and the pipeline around a trained model."""
 
+import copy
+import itertools
 import json
 import os
+import pickle
 import shutil
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -62,6 +68,24 @@ def test_images_have_the_requested_size(name: str) -> None:
     assert wide.images[0].size == (48, 32)
 
 
+@pytest.mark.parametrize("name", ["shapes-dtm-from-fm", "shapes-artm-3"])
+def test_threads_share_a_pipeline(name: str) -> None:
+    pipe, prompts = Pipeline.from_pretrained(name), ["a red circle", "a blue square", "three crosses"]
+    calls = [{"prompt": prompts[: 1 + k % 3], "seed": k, "guidance_scale": k / 2, **fast(name)} for k in range(6)]
+    expected, end = [pipe(**call) for call in calls], time.monotonic() + 1
+
+    def work(first: int) -> None:
+        for k in itertools.cycle([*range(first, 6), *range(first)]):
+            found = pipe(**calls[k])
+            assert torch.equal(found.tensors, expected[k].tensors)
+            assert found.evaluations == expected[k].evaluations
+            if time.monotonic() > end:
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [k % 6 for k in range(8)]))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -72,6 +96,10 @@ def test_images_have_the_requested_size(name: str) -> None:
         ({"negative_prompt": ["a square"]}, "prompt"),
         ({"seed": [1, 2]}, "2 seeds"),
         ({"seed": 1.5}, "seed"),
+        ({"seed": 2**70}, "seed"),
+        ({"seed": 2**63 - 1, "num_images_per_prompt": 2}, "seed"),
+        ({"num_inference_steps": 10**9}, "num_inference_steps"),
+        ({"num_images_per_prompt": 2**70}, "num_images_per_prompt"),
         ({"seed": 1, "generator": torch.Generator()}, "generator"),
         ({"output_type": "jpg"}, "output_type"),
         ({"height": 33}, "33"),
@@ -81,6 +109,18 @@ def test_images_have_the_requested_size(name: str) -> None:
 def test_an_invalid_argument_is_named(arguments: dict, named: str, shared: Pipeline) -> None:
     with pytest.raises(ValueError, match=f"(?i){named}"):
         shared(**{"prompt": "a red circle", **arguments})
+
+
+def test_seeds_may_be_numbers_and_arrays_of_any_library(shared: Pipeline) -> None:
+    expected = shared("a red circle", seed=3, num_inference_steps=1).tensors
+    for seed in (np.int64(3), np.array([3]), torch.tensor(3), torch.tensor([3]), (3,)):
+        assert torch.equal(shared("a red circle", seed=seed, num_inference_steps=1).tensors, expected)
+
+
+def test_a_pipeline_can_be_copied_and_pickled(shared: Pipeline) -> None:
+    first, second = (one("a red circle", seed=3, num_inference_steps=1) for one in (shared, copy.deepcopy(shared)))
+    assert torch.equal(first.tensors, second.tensors)
+    assert pickle.dumps(shared), "as multiprocessing does"
 
 
 def test_a_generator_gives_a_seed_and_advances_and_a_list_has_one_per_image(shared: Pipeline) -> None:

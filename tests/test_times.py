@@ -8,10 +8,6 @@ def test_the_papers_grids() -> None:
     assert Grid.uniform(4).points == (0, 0.25, 0.5, 0.75, 1)
     assert Grid.exponential(3).points == (0, 0.5, 0.75, 1)
     assert Grid.exponential(1).points == (0, 1)
-    assert Grid.shifted(4, 1).points == Grid.uniform(4).points
-    assert Grid.shifted(2, 3).points[1] == pytest.approx(0.25)  # 1 - 3/2 / (1 + 2/2)
-    for shift in (0.05, 0.1, 0.2, 0.3, 0.7, 4.0, 12.0):
-        assert (Grid.shifted(8, shift).points[0], Grid.shifted(8, shift).points[-1]) == (0, 1)
 
 
 def test_training_visits_every_time_but_the_last_equally() -> None:
@@ -57,7 +53,6 @@ def test_a_list_of_times_is_used_unchanged() -> None:
         (lambda: Continuous().grid([0, 0.7, 0.3, 1]), "increasing numbers"),
         (lambda: Continuous().grid([0, float("nan"), 1]), "increasing numbers"),
         (lambda: Grid((0.1, 1)), "must start at 0 and end at 1"),
-        (lambda: Grid.shifted(4, 0), "positive number"),
     ],
 )
 def test_invalid_times_are_rejected(make, words: str) -> None:  # noqa: ANN001

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tmatch.tensors import require_tensor
+
 
 @dataclass(frozen=True)
 class Condition:
@@ -16,6 +18,7 @@ class Condition:
     mask: Tensor
 
     def __post_init__(self) -> None:
+        require_tensor("A condition", self.tokens)
         if self.tokens.ndim != 3:
             raise ValueError(f"A condition must have shape (batch, length, width); got {tuple(self.tokens.shape)}.")
         if self.mask.shape != self.tokens.shape[:2] or self.mask.dtype != torch.bool:
@@ -24,6 +27,7 @@ class Condition:
     @classmethod
     def dense(cls, tokens: Tensor) -> "Condition":
         """A condition without padding."""
+        require_tensor("A condition", tokens)
         return cls(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))
 
     def __len__(self) -> int:

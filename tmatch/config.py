@@ -2,21 +2,34 @@
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 T = TypeVar("T")
 MAX_LAYERS, MAX_SIZE, MAX_COUNT, MAX_SAMPLING_STEPS, MAX_STEPS = 1_000, 65_536, 1_000_000, 10_000, 10**9
 """Larger numbers cannot be meant; they would only fill memory or run forever."""
-Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
-"""A number of layers, workers, or samples of one token."""
-Dimension = Annotated[int, Field(gt=0, le=MAX_SIZE)]
-"""The width of a vector, the length of a sequence, or the side of an image."""
-Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
-"""A number of images, codes or shards."""
+Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]  # also workers, and samples of one token
+Dimension = Annotated[int, Field(gt=0, le=MAX_SIZE)]  # width of a vector, length of a sequence, side of an image
+Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]  # of images, codes or shards
 SamplingSteps = Annotated[int, Field(gt=0, le=MAX_SAMPLING_STEPS)]
 TrainingSteps = Annotated[int, Field(gt=0, le=MAX_STEPS)]
+
+
+def _nonempty(path: Any) -> Any:  # noqa: ANN401
+    """The same path; an empty one, which would stand for the current folder, is an error."""
+    if path == "":
+        raise ValueError("The path is empty; name a file or folder, or '.' for the current folder.")
+    return path
+
+
+def nonempty_path(path: str | Path) -> Path:
+    """A path from its name, which must not be empty."""
+    return Path(_nonempty(path))
+
+
+NonemptyPath = Annotated[Path, BeforeValidator(_nonempty)]
 FREE: dict[str, Any] = {"resume": "free"}
 """Marks a field that may change when a run is resumed: `Field(..., json_schema_extra=FREE)`."""
 

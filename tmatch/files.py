@@ -27,7 +27,7 @@ def no_link(path: str, flags: int) -> int:
     """Open a file unless it is a link, which could change a file elsewhere: an `opener` of `open`."""
     if os.path.islink(path):
         raise ValueError(f"{path} is a link, and writing would change another file; remove the link.")
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)  # a pipe would wait for its reader
 
 
 @contextmanager

@@ -1,23 +1,37 @@
 """The Hugging Face hub: options, download, upload, and fingerprints of pretrained networks."""
 
 import hashlib
+import json
+import re
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
+from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from tmatch.extras import needs_extra
+from tmatch.reading import first_line, read_json, read_shapes, require_finite_weights
 
 EncoderDtype = Literal["float32", "float16", "bfloat16"]
 """What pretrained encoders compute in, and weights and shards are stored in."""
 ENCODER_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md")
 """The files of a model that are transferred: weights, configuration and vocabulary; never code or pickles."""
+NETWORK_FILES = [
+    *(f"{stem}.safetensors{end}" for stem in ("model", "diffusion_pytorch_model") for end in ("", ".index.json")),
+    "*-of-*.safetensors", "*config.json", "tokenizer.json", "*tokens*.json", "vocab.json", "*.txt", "*.model",
+]  # fmt: skip
+"""The files of a pretrained network and its tokenizer."""
+_UNSUPPORTED = {"base_model_name_or_path", "quantization_config", "transformers_weights"}
+_NAMING = re.compile(r"auto_map|init_inputs|num_labels|.*(_files?|_path|attn_implementation)")
+_DEPTH = re.compile(r"(layer|block|depth)(?!.*channels)")
 
 
 def fingerprint(network: nn.Module, extra: str = "") -> str:
@@ -29,22 +43,21 @@ def fingerprint(network: nn.Module, extra: str = "") -> str:
     return total.hexdigest()
 
 
-def first_line(error: Exception, line: int = 0) -> str:
-    """One line of an error message, by default the first."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[min(line, len(lines) - 1)].strip().rstrip(".")
-
-
 @dataclass(frozen=True)
 class HubOptions:
-    """Access to the hub; with `offline`, only the local cache is used."""
+    """Access to the hub; with `offline`, only the local cache is used. Local files are read only `within` a folder."""
 
     token: str | None = None
     offline: bool = False
+    within: Path | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `from_pretrained` and `snapshot_download`."""
         return {"token": self.token, "local_files_only": self.offline}
+
+    def is_local(self, path: Path) -> bool:
+        """Whether a path exists and may be read."""
+        return path.exists() and (self.within is None or path.resolve().is_relative_to(self.within.resolve()))
 
 
 def require_path(name: str) -> None:
@@ -68,10 +81,60 @@ def loading(what: str, name: str, advice: str) -> Iterator[None]:
         raise ValueError(f"The {what} '{name}' cannot be loaded ({first_line(error)}); {advice}") from error
 
 
-def require_weights(missing: Iterable[str]) -> None:
-    """Reject a network whose files lack weights."""
+def require_weights(network: nn.Module, missing: Iterable[str]) -> None:
+    """Reject a network whose files lack weights, or have weights that are not finite."""
     if names := sorted(missing):
         raise ValueError(f"its files are incomplete and lack {names[0]}")
+    require_finite_weights(network.state_dict(), "it")
+
+
+@contextmanager
+def checked_folder(name: str, hub: HubOptions) -> Iterator[tuple[Path, int]]:
+    """Yield a folder of links to the files of a pretrained network, and the number of its weights.
+
+    Libraries open whatever a folder or its configuration names: pickles, adapters, files elsewhere. This folder has
+    only safetensors and vocabularies, and its configuration names no other files.
+    """
+    from huggingface_hub import snapshot_download
+
+    folder = Path(name)
+    if not hub.is_local(folder):
+        folder = Path(snapshot_download(name, allow_patterns=NETWORK_FILES, **hub.arguments()))
+    known = [file for file in folder.iterdir() if any(fnmatch(file.name, pattern) for pattern in NETWORK_FILES)]
+    files = {file.name: _contained(file) for file in known}
+    shapes = {name: read_shapes(file) for name, file in files.items() if name.endswith(".safetensors")}
+    with TemporaryDirectory() as view:
+        for name, file in files.items():
+            if name.endswith(("config.json", "index.json")):
+                Path(view, name).write_text(json.dumps(_checked(read_json(file), shapes)))
+            else:
+                Path(view, name).symlink_to(file)
+        yield Path(view), sum(prod(shape) for part in shapes.values() for shape in part.values())
+
+
+def _contained(file: Path) -> Path:
+    """The file a path leads to: a link may point into its folder, or to where the cache of the hub stores files."""
+    folder, target = file.parent.resolve(), file.resolve()
+    repository = next((path.parent for path in folder.parents if path.name == "snapshots"), folder)
+    if not any(target.is_relative_to(place) for place in (folder, repository / "blobs", repository.parent / "blobs")):
+        raise ValueError(f"{file.name} is a link to a file outside its folder")
+    return target
+
+
+def _checked(value: Any, shapes: dict[str, dict[str, list[int]]]) -> Any:  # noqa: ANN401
+    """A configuration or index without the keys that name files or code."""
+    if not isinstance(value, dict):
+        return [_checked(part, shapes) for part in value] if isinstance(value, list) else value
+    tensors = sum(map(len, shapes.values()))
+    for key, part in value.items():
+        if key in _UNSUPPORTED and part is not None:
+            raise ValueError(f"{key} is not supported")
+        if key == "weight_map" and (others := set(part.values()) - shapes.keys()):
+            raise ValueError(f"its index names {others.pop()}, which is not a safetensors file in its folder")
+        for count in part if isinstance(part, list) else [part]:
+            if _DEPTH.search(key) and isinstance(count, int) and count > tensors:
+                raise ValueError(f"{key} is {count:,}, but its files have {tensors} tensors")
+    return {key: _checked(part, shapes) for key, part in value.items() if not _NAMING.fullmatch(key)}
 
 
 def _unreachable(error: BaseException | None) -> bool:
@@ -93,10 +156,6 @@ def download(name: str, revision: str | None = None, hub: HubOptions = HubOption
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(ALLOWED_FILES), **hub.arguments()))
 
 
-class AlreadyPublic(ValueError):
-    """A private upload would go to a public repository."""
-
-
 def upload(folder: Path, name: str, private: bool = False, token: str | None = None) -> str:
     """Upload a folder to the hub as `owner/name` and return its URL; never to a public repository if `private`."""
     with needs_extra(f"Uploading to {name}", "t2i"):
@@ -110,4 +169,4 @@ def upload(folder: Path, name: str, private: bool = False, token: str | None = N
         denied = getattr(getattr(error, "response", None), "status_code", None) in (401, 403)
         advice = "log in with `hf auth login`" if denied else "check the name and the network"
         raise ValueError(f"{name} could not be uploaded to the hub ({first_line(error)}); {advice}.") from error
-    raise AlreadyPublic(f"{name} exists on the hub and is public; make it private there, or use another name.")
+    raise PermissionError(f"{name} exists on the hub and is public; make it private there, or use another name.")

@@ -53,6 +53,8 @@ def migrate_settings(old: dict[str, Any]) -> dict[str, Any]:
 
 def migrate_model(old: dict[str, Any]) -> dict[str, Any]:
     """model.json of format 1 as one of format 2."""
+    if isinstance(version := old.get("format"), int) and version > FORMAT:
+        raise ValueError(f"its format is {version}, and this version of tmatch reads up to {FORMAT}: upgrade tmatch")
     if "format" in old:
         return old
     recipe = migrate_settings(old["recipe"])

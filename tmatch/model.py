@@ -97,12 +97,14 @@ class TransitionMatching(Model):
         `steps` is a number, a list of times, or None for the model's default; `start` is the state at the first time,
         if that is not 0. The `callback` receives a `Snapshot` of each state.
         """
-        grid, process = self.grid(steps), self._sampling_process(sampler)
+        grid, process = self.grid(steps), sampler.process(self.process)
+        self.check_sampler(sampler)
+        self.kernel.check(process, self.parametrization)
         if start is None and grid[0] != 0:
             raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time; pass it as `start`.")
         x_t = self.process.source(shape, rng) if start is None else start  # X_0 ~ p_0
-        require_shape("The starting state", x_t, shape)
         x_t = checked("The starting state", x_t, rng, condition)
+        require_shape("The starting state", x_t, shape)
         if callback is not None:
             callback(Snapshot("start", float(grid[0]), x_t))
         for t, t_next in sampler.steps(grid):
@@ -117,12 +119,6 @@ class TransitionMatching(Model):
                 callback(Snapshot("transition", float(t_next), x_next, estimate))
             x_t = x_next
         return x_t
-
-    def _sampling_process(self, sampler: Sampler) -> Process:
-        self.check_sampler(sampler)
-        process = sampler.process(self.process)
-        self.kernel.check(process, self.parametrization)
-        return process
 
 
 class FullHistoryMatching(Model):

@@ -1,6 +1,5 @@
 """A trained model as one object: `Pipeline.from_pretrained(name)(prompt).images`."""
 
-import operator
 import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from tmatch.data.images import to_image
 from tmatch.generation import Evaluations
 from tmatch.generation.config import SamplingConfig, require_applicable
 from tmatch.hub import HubOptions, download, require_path, upload
-from tmatch.rng import next_seed
+from tmatch.rng import as_seed, next_seed
 from tmatch.runs import MODELS, LoadedModel, load_model
 from tmatch.runs.export import export
 from tmatch.runs.load import HUB
@@ -165,12 +164,11 @@ def _seeds(
         raise ValueError("Give a seed or a generator, not both.")
     if generator is not None:
         seed = [next_seed(one) for one in generator] if isinstance(generator, Sequence) else next_seed(generator)
+    if seed is not None and hasattr(seed, "tolist"):  # an array, a tensor, or a number of NumPy
+        seed = seed.tolist()
     if not isinstance(seed, Sequence):
-        try:
-            first = operator.index(0 if seed is None else seed)
-        except TypeError:
-            raise ValueError(f"A seed is an integer; got {seed!r}.") from None
-        return range(first, first + count)
+        first = as_seed(0 if seed is None else seed)
+        return range(first, as_seed(first + count - 1) + 1)
     if len(seed) != count:
         raise ValueError(f"There are {len(seed)} seeds for {count} images; give one number, or one seed per image.")
     return seed

@@ -6,13 +6,14 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Self
+from typing import Self, SupportsIndex
 
 import torch
 from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed 64-bit integer
 _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -24,6 +25,17 @@ def _splitmix64(x: Tensor) -> Tensor:
     x = (x ^ _shift(x, 30)) * _MIX[0]
     x = (x ^ _shift(x, 27)) * _MIX[1]
     return x ^ _shift(x, 31)
+
+
+def as_seed(seed: SupportsIndex) -> int:
+    """A seed as an int; raises if it is no integer or does not fit in 64 bits, where it would equal another seed."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise ValueError(f"A seed is an integer; got {seed!r}.") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"A seed is from -2**63 to 2**63 - 1; got {number}.")
+    return number
 
 
 @contextmanager
@@ -52,12 +64,10 @@ class RandomStreams:
         self, seeds: Iterable[int] | Tensor, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:
         if not isinstance(seeds, Tensor):
-            try:
-                wrapped = [(operator.index(s) + 2**63) % 2**64 - 2**63 for s in seeds]
-            except TypeError:
-                raise ValueError(f"seeds must be a list of integers, one per image; got {seeds!r}.") from None
-            seeds = torch.tensor(wrapped, dtype=torch.int64)
-        if seeds.ndim != 1 or len(seeds) == 0 or seeds.is_floating_point():
+            if not isinstance(seeds, Iterable):
+                raise ValueError(f"seeds must be a list of integers, one per image; got {seeds!r}.")
+            seeds = torch.tensor([as_seed(seed) for seed in seeds], dtype=torch.int64)
+        if seeds.ndim != 1 or len(seeds) == 0 or seeds.dtype not in _INTEGERS:
             raise ValueError("seeds must be a non-empty 1-D list of integers, one per image.")
         self._keys = _splitmix64(_splitmix64(seeds.to(device, torch.int64)) + _GOLDEN)
         self._position = 0
@@ -65,14 +75,13 @@ class RandomStreams:
 
     @classmethod
     def derive(
-        cls, seed: int, step: int, samples: int | Sequence[int] | Tensor, device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> Self:  # fmt: skip
+        cls, seed: int, step: int, samples: int | Sequence[int] | Tensor, device: torch.device | str = "cpu"
+    ) -> Self:
         """The streams of a training step, one per sample, from (seed, step, sample) alone."""
         digest = hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()
         base = int.from_bytes(digest, "big", signed=True)
         indices = torch.arange(samples) if isinstance(samples, int) else torch.as_tensor(samples)
-        return cls(_splitmix64(indices + base), device, dtype)
+        return cls(_splitmix64(indices + base), device)
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -7,7 +7,6 @@ one with the same marginals (`process`). To add one, write a class here and a ro
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -47,10 +46,7 @@ class RestartSampler(Sampler):
     def __post_init__(self) -> None:
         for late, early, times in self.intervals:
             if not (0 <= early < late <= 1 and 1 <= times <= MAX_LAYERS):
-                raise ValueError(
-                    f"A restart interval is (late, early, times), 0 <= early < late <= 1 <= times <= {MAX_LAYERS}; got "
-                    f"{(late, early, times)}."
-                )
+                raise ValueError(f"Pass (late, early, times <= {MAX_LAYERS}), 0 <= early < late <= 1; got {self}.")
 
     def steps(self, grid: Tensor) -> Iterator[tuple[Time, Time]]:
         back: dict[int, list[int]] = {}
@@ -107,11 +103,9 @@ def build_sampler(spec: str) -> Sampler:
     make = lookup("sampler", SAMPLERS, name)
     try:
         numbers = [float(number) for number in given.split(",") if given]
-        if not all(map(isfinite, numbers)):
-            raise ValueError
     except ValueError:
         raise ValueError(f"The arguments of a sampler are numbers, as in ddim:0.5; got '{spec}'.") from None
     try:
         return make(*numbers)
-    except TypeError:
+    except (TypeError, OverflowError):  # OverflowError: an infinite number
         raise ValueError(f"The sampler '{name}' does not take the arguments '{given}'.") from None

@@ -71,8 +71,16 @@ def require_shape(name: str, x: Tensor, shape: Sequence[int]) -> None:
         raise ValueError(f"{name} has shape {tuple(x.shape[1:])} per image; expected {tuple(shape)}.")
 
 
+def require_tensor(name: str, x: Tensor) -> None:
+    """Raise on anything but a tensor of real numbers with a batch dimension: on lists, arrays and complex numbers."""
+    if not isinstance(x, Tensor) or x.is_complex() or x.ndim == 0:
+        kind = f"{x.dtype}, shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"{name} must be a tensor of real numbers with a batch dimension; got {kind}.")
+
+
 def require_finite(name: str, x: Tensor) -> None:
-    """Raise on NaN and infinity where data enters; meta tensors pass."""
+    """Raise on NaN and infinity, and on anything but a tensor, where data enters; meta tensors pass."""
+    require_tensor(name, x)
     if not x.is_meta and not torch.isfinite(x).all():
         raise ValueError(f"{name} contains non-finite values (NaN or infinity).")
 

@@ -87,14 +87,6 @@ class Grid(Times):
         """Each step but the last halves the remaining time: 0, 0.5, 0.75, 1 for T = 3."""
         return cls((*(1 - 0.5**i for i in range(positive_int("The number of steps", steps, MAX_SAMPLING_STEPS))), 1.0))
 
-    @classmethod
-    def shifted(cls, steps: int, shift: float) -> Self:
-        """Uniform steps shifted towards the noise (shift > 1, for large images) or the data (shift < 1)."""
-        if not 0 < shift < math.inf:
-            raise ValueError(f"shift must be a positive number (1 keeps the grid uniform); got {shift}.")
-        inner = (1 - t for t in cls.uniform(steps).points[1:-1])
-        return cls((0.0, *(1 - shift * u / (1 + (shift - 1) * u) for u in inner), 1.0))
-
     def __str__(self) -> str:
         count = "1 step" if self.steps == 1 else f"{self.steps} steps"
         equal = all(abs(t - i / self.steps) < 1e-9 for i, t in enumerate(self.points))

@@ -1,6 +1,8 @@
 import pytest
 import torch
 from laws import SHAPE, awake, condition, small_dit
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, silu
 
 import tmatch as tm
 from tmatch.backbone import grid_positions
@@ -23,6 +25,49 @@ def test_the_sizes_of_the_paper() -> None:
 def test_the_modulation_is_shared_between_blocks() -> None:
     one, two = (parameters(tm.DiT(4, 32, depth, 2)) for depth in (1, 2))
     assert two - one < 12.5 * 32**2  # 4 d^2 of attention and 8 d^2 of MLP, not 6 d^2 more
+
+
+def sinusoids(x: Tensor, frequencies: int, max_period: float) -> Tensor:
+    """As in Vaswani et al. (2017), cosines first."""
+    angles = x[..., None] * max_period ** -(torch.arange(frequencies / 2) / (frequencies / 2))
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Tensor) -> Tensor:
+    """Head by head, with the scores of hidden keys at -inf."""
+    parts = []
+    for one_q, one_k, one_v in zip(*(x.chunk(heads, dim=-1) for x in (q, k, v)), strict=True):
+        scores = one_q @ one_k.mT / one_q.shape[-1] ** 0.5
+        parts.append(scores.masked_fill(~mask, -torch.inf).softmax(-1) @ one_v)
+    return torch.cat(parts, dim=-1)
+
+
+@pytest.mark.parametrize("prefix", [None, 0, 4])
+def test_a_dit_written_out(prefix: int | None) -> None:
+    """Peebles and Xie (2023) with one modulation for all blocks, plus cross-attention."""
+    f, x, t, given = awake(small_dit()), torch.randn(2, *SHAPE), torch.tensor([0.1, 0.7]), condition(2).padded(5)
+    tokens, width = x.flatten(1, 2), f.width
+    time = f.time.embedding.linear_2(silu(f.time.embedding.linear_1(sinusoids(1000 * t, 256, 10_000.0))))
+    modulation = f.time.linear(silu(time))[:, None]
+    places = torch.tensor([[0.0, row, column] for row in range(SHAPE[0]) for column in range(SHAPE[1])])
+    text = f.condition_in(given.tokens)
+    index = torch.arange(len(places))
+    seen = index <= index[:, None] if prefix is not None else torch.ones(len(places), len(places), dtype=torch.bool)
+    seen = seen | ((index < (prefix or 0)) & (index[:, None] < (prefix or 0)))
+    h = f.x_in(tokens) + f.position.linear(sinusoids(places, 64, 100.0).flatten(-2))
+    for block in f.blocks:
+        parts = (modulation[..., : 6 * width] + block.offsets).split(width, dim=-1)
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = parts
+        q, k, v = block.attention.qkv(layer_norm(h, (width,)) * (1 + scale_a) + shift_a).split(width, dim=-1)
+        h = h + gate_a * block.attention.out(attention(q, k, v, f.heads, seen))
+        q = block.cross.q(layer_norm(h, (width,), block.cross_norm.weight, block.cross_norm.bias))
+        k, v = block.cross.kv(text).split(width, dim=-1)
+        h = h + block.cross.out(attention(q, k, v, f.heads, given.mask[:, None]))
+        inner = gelu(block.mlp[0](layer_norm(h, (width,)) * (1 + scale_m) + shift_m), approximate="tanh")
+        h = h + gate_m * block.mlp[2](inner)
+    shift, scale = modulation[..., 6 * width :].split(width, dim=-1)
+    expected = layer_norm(h, (width,)) * (1 + scale) + shift
+    torch.testing.assert_close(f(x, t, given, prefix=prefix).flatten(1, 2), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])

@@ -1,6 +1,8 @@
 import pytest
 import torch
+from torch.distributions import Normal, kl_divergence
 
+from tmatch import RandomStreams
 from tmatch.codec import Autoencoder, Codec, Patchify
 from tmatch.data.shapes import Shapes
 
@@ -27,6 +29,20 @@ def test_standardised_latents_have_mean_0_and_variance_1_and_decode_as_before() 
     torch.testing.assert_close(z.mean((0, 2, 3)), torch.zeros(4), atol=1e-4, rtol=0)
     torch.testing.assert_close(z.std((0, 2, 3)), torch.ones(4), atol=1e-4, rtol=0)
     torch.testing.assert_close(f.decode(z), before, atol=1e-4, rtol=1e-4)
+
+
+def test_training_samples_the_posterior_and_measures_its_divergence() -> None:
+    f, image = small(), IMAGES[:1].expand(400, -1, -1, -1)
+    mean, log_variance = f.posterior(IMAGES[:1])
+    posterior = Normal(mean, log_variance.exp().sqrt())
+    seen: list[torch.Tensor] = []
+    f.reconstruct = lambda z: seen.append(z)
+    divergence = f.trained(image, RandomStreams(range(400)))[1]
+    expected = kl_divergence(posterior, Normal(torch.zeros_like(mean), torch.ones_like(mean))).mean()
+    torch.testing.assert_close(divergence, expected, rtol=1e-4, atol=1e-6)
+    z = (seen[0] - posterior.mean) / posterior.stddev
+    assert z.mean().abs() < 5 / z.numel() ** 0.5
+    assert (z.var() - 1).abs() < 5 * (2 / z.numel()) ** 0.5
 
 
 def test_the_standardisation_is_saved_with_the_weights() -> None:

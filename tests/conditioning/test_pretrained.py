@@ -3,17 +3,20 @@
 import json
 import shutil
 import socket
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import save_code_autoencoder, save_kl_autoencoder, save_text_encoder, tiny_autoencoder
+from watch import opened_files
 
 from tmatch.codec.diffusers import load_autoencoder
 from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
-from tmatch.hub import fingerprint, loading
+from tmatch.hub import HubOptions, fingerprint, loading
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +53,27 @@ def save_bert(folder: Path, kind: str = "Bert", **tokenizer: object) -> Path:
 
 def update(file: Path, **values: object) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_threads_share_a_text_encoder(text: PretrainedText) -> None:
+    """Counting the tokens of a prompt, and encoding it, set different modes of the same tokenizer."""
+    prompts = [["a red circle"], ["two", "a blue square of a red circle"]]
+    expected, wrong = [text(one) for one in prompts], list[str]()
+
+    def work(k: int) -> None:
+        for i in range(k, k + 100):
+            found = text(prompts[i % 2])
+            if not (torch.equal(found.tokens, expected[i % 2].tokens) and text.lengths(["two of a red circle"]) == [6]):
+                wrong.append(prompts[i % 2][0])
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []
 
 
 def test_latents_are_the_shifted_and_scaled_mean_and_decoding_inverts_that(saved: Path) -> None:
@@ -251,3 +275,157 @@ def test_remote_code_is_never_run(saved: Path, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ValueError, match="cannot be loaded"):
         load_text_encoder(str(folder))
     assert not (tmp_path / "ran").exists()
+
+
+LOADERS = {"text": (load_text_encoder, "model"), "kl": (load_autoencoder, "diffusion_pytorch_model")}
+BOTH = pytest.mark.parametrize("kind", LOADERS)
+
+
+def cached(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a network that the cache of the hub stores: its files are links to blobs."""
+    repository = cache / "models--someone--net"
+    for number, file in enumerate(sorted(folder.iterdir())):
+        link = repository / "snapshots" / ("1" * 40) / file.name
+        (repository / "blobs").mkdir(parents=True, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_symlink():
+            file.rename(link)
+            continue
+        file.rename(repository / "blobs" / str(number))
+        link.symlink_to(f"../../blobs/{number}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("1" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    return "someone/net"
+
+
+@BOTH
+@pytest.mark.parametrize("where", ["folder", "cache"])
+@pytest.mark.parametrize(
+    "target",
+    ["evil.bin", "../evil.bin", "../../outside/evil.bin", "../../outside/secret.safetensors", "absolute", "link"],
+)
+def test_an_index_names_only_safetensors_of_its_folder(
+    target: str, where: str, kind: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, stem = LOADERS[kind]
+    folder, outside = copy(saved / kind, tmp_path / "nets" / kind), tmp_path / "outside"
+    outside.mkdir()
+    weights = load_file(file := folder / f"{stem}.safetensors")
+    file.rename(outside / "secret.safetensors")
+    for place in (folder, folder.parent, outside):
+        torch.save(weights, place / "evil.bin")
+    name = {"absolute": str(outside / "secret.safetensors"), "link": f"{stem}-1-of-1.safetensors"}.get(target, target)
+    if target == "link":
+        (folder / name).symlink_to(outside / "secret.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, name)}
+    (folder / f"{stem}.safetensors.index.json").write_text(json.dumps(index))
+    name = str(folder) if where == "folder" else cached(folder, tmp_path / "cache", monkeypatch)
+    with opened_files(outside) as opened, opened_files(folder) as inside, pytest.raises(ValueError) as raised:  # noqa: PT011
+        load(name, hub=HubOptions(offline=True))
+    assert "safetensors file in its folder" in str(raised.value) or "outside its folder" in str(raised.value)
+    assert "weights_only" not in str(raised.value)
+    assert not opened
+    assert "evil.bin" not in inside
+
+
+@BOTH
+def test_networks_in_parts_and_in_the_cache_of_the_hub_are_loaded(
+    kind: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, stem = LOADERS[kind]
+    folder = copy(saved / kind, tmp_path / kind)
+    expected = load(str(folder)).identity()["digest"]
+    weights = load_file(file := folder / f"{stem}.safetensors")
+    file.unlink()
+    parts = {name: f"{stem}-0000{k % 2 + 1}-of-00002.safetensors" for k, name in enumerate(weights)}
+    for part in set(parts.values()):
+        save_file({n: x for n, x in weights.items() if parts[n] == part}, folder / part, metadata={"format": "pt"})
+    (folder / f"{stem}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": parts}))
+    assert load(str(folder)).identity()["digest"] == expected
+    loaded = load(cached(folder, tmp_path / "cache", monkeypatch), hub=HubOptions(offline=True))
+    assert (loaded.name, loaded.identity()["digest"]) == ("someone/net", expected)
+
+
+def link(name: str) -> Callable[[Path, Path], object]:
+    def damage(folder: Path, outside: Path) -> None:
+        shutil.move(folder / name, outside / name)
+        (folder / name).symlink_to(outside / name)
+
+    return damage
+
+
+def adapter(folder: Path, outside: Path) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(outside)}))
+    (folder / "config.json").rename(outside / "config.json")
+
+
+REDIRECTIONS: dict[str, Callable[[Path, Path], object]] = {
+    "weights": lambda folder, _: update(folder / "config.json", transformers_weights="../outside/model.safetensors"),
+    "quantization": lambda folder, _: update(folder / "config.json", quantization_config={"quant_method": "hqq"}),
+    "adapter": adapter,
+    "linked weights": link("model.safetensors"),
+    "linked configuration": link("config.json"),
+    "linked tokenizer": link("tokenizer.json"),
+    **{
+        f"{key} {value}": lambda folder, _, key=key, value=value: update(folder / "config.json", **{key: value})
+        for key in ("num_layers", "num_decoder_layers", "d_model", "d_ff", "vocab_size", "num_heads")
+        for value in (10**9, 10**12)
+    },
+    "deep configuration": lambda folder, _: (folder / "config.json").write_text('{"a":' * 100_000),
+    "truncated": lambda folder, _: (folder / "model.safetensors").write_bytes(b"\0" * 20),
+    "NaN": lambda folder, _: save_file(
+        {key: x.fill_(torch.nan) for key, x in load_file(folder / "model.safetensors").items()},
+        folder / "model.safetensors", metadata={"format": "pt"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", REDIRECTIONS.values(), ids=REDIRECTIONS)
+def test_a_hostile_text_encoder_is_rejected(
+    damage: Callable[[Path, Path], object], saved: Path, tmp_path: Path
+) -> None:
+    folder, outside = copy(saved / "text", tmp_path / "text"), copy(saved / "text", tmp_path / "outside")
+    damage(folder, outside)
+    with opened_files(outside) as opened, pytest.raises(ValueError, match=r"text encoder .* cannot be loaded"):
+        load_text_encoder(str(folder))
+    assert not opened
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("block_out_channels", [2**40, 8]), ("layers_per_block", 10**9), ("latent_channels", 10**8)]
+)
+def test_an_autoencoder_larger_than_its_weights_is_rejected(
+    key: str, value: object, saved: Path, tmp_path: Path
+) -> None:
+    folder = copy(saved / "kl", tmp_path / "kl")
+    update(folder / "config.json", **{key: value})
+    with pytest.raises(ValueError, match=r"autoencoder .* cannot be loaded"):
+        load_autoencoder(str(folder))
+
+
+def test_files_that_a_tokenizer_names_elsewhere_are_not_opened(saved: Path, tmp_path: Path) -> None:
+    folder, outside = copy(saved / "text", tmp_path / "text"), copy(saved / "text", tmp_path / "outside")
+    names = ("tokenizer_file", "vocab_file", "special_tokens_map_file", "added_tokens_file", "chat_template_file")
+    named = {name: str(outside / "tokenizer.json") for name in names}
+    code = {"AutoTokenizer": ["code.Tokenizer", None]}
+    files = ["../outside/tokenizer.json", "tokenizer.999.0.0.json"]
+    update(
+        folder / "tokenizer_config.json", **named, auto_map=code, fast_tokenizer_files=files, init_inputs=[str(outside)]
+    )
+    (folder / "chat_template.jinja").symlink_to(outside / "tokenizer.json")
+    expected = load_text_encoder(str(saved / "text")).identity()["digest"]
+    with opened_files(outside) as opened:
+        assert load_text_encoder(str(folder)).identity()["digest"] == expected
+    assert not opened
+
+
+@pytest.mark.parametrize("change", [lambda x: x.fill_(torch.nan), lambda x: x.new_zeros(0, 2**40, 3, 3)])
+def test_the_files_of_a_tiny_autoencoder_are_compared_before_it_is_built(
+    change: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    weights = {f"{k}.weight": torch.zeros(64, 4, 3, 3) for k in (0, 1)}
+    save_file({"0.weight": weights["0.weight"]}, tmp_path / "tae_encoder.safetensors")
+    save_file({"1.weight": change(weights["1.weight"])}, tmp_path / "tae_decoder.safetensors")
+    with pytest.raises(ValueError, match=r"tae_encoder.safetensors' cannot be loaded"):
+        load_autoencoder(str(tmp_path / "tae"))

@@ -33,6 +33,14 @@ def test_unknown_words_are_reported_and_skipped(encoder: WordEncoder) -> None:
     assert not torch.allclose(encoder(["a red circle"]).tokens, encoder(["a blue circle"]).tokens, atol=1e-3)
 
 
+def test_as_many_words_are_read_as_promised() -> None:
+    encoder = WordEncoder(["a", "b"], width=16, heads=2, max_length=4)
+    read = encoder(["a a a a", "a a a b", "a a a a b"])
+    assert read.mask.sum(1).tolist() == [5, 5, 5], "after the start token"
+    torch.testing.assert_close(read.tokens[0], read.tokens[2])
+    assert not torch.allclose(read.tokens[0, -1], read.tokens[1, -1], atol=1e-3)
+
+
 def test_punctuation_and_capitals_change_nothing(encoder: WordEncoder) -> None:
     marked, plain = "A (red) circle, and a blue square!", "a red circle and a blue square"
     torch.testing.assert_close(encoder([marked]).tokens, encoder([plain]).tokens)

@@ -1,6 +1,7 @@
 """Every shard is verified by one reader, before it is used."""
 
 import os
+import resource
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing import active_children
@@ -106,3 +107,35 @@ def test_unreadable_damage_is_reported_by_any_reader(tmp_path: Path) -> None:
     damage(folder / "0004.safetensors", caption_ends=torch.zeros_like)
     with pytest.raises(ValueError, match=r"^The shard .*0004.safetensors is damaged"):
         Stream(ShardSet(folder), among=(0, 2)).batch(0, 8)
+
+
+def test_workers_that_lack_file_descriptors_are_not_started(tmp_path: Path) -> None:
+    """They would fail with a traceback, or hang."""
+    states = StreamedStates((shard_set(tmp_path, {(2, 2): [4]}),), tm.Patchify((1, 1)), workers=8)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    try:
+        with pytest.raises(ValueError, match="file descriptors"):
+            states.batch(0, 1, 0, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_killed_worker_is_reported(tmp_path: Path) -> None:
+    states = StreamedStates((shard_set(tmp_path, {(2, 2): [4]}),), tm.Patchify((1, 1)), workers=1)
+    others = active_children()
+    states.batch(0, 1, 0, 1)
+    for worker in set(active_children()) - set(others):
+        worker.kill()
+    with pytest.raises(ValueError, match=r"--data\.workers"):
+        [states.batch(step, 1, 0, 1) for step in range(1, 100)]
+
+
+def test_an_error_of_the_machine_in_a_worker_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError("out of memory")
+
+    monkeypatch.setattr(Stream, "batch", full)
+    states = StreamedStates((shard_set(tmp_path, {(2, 2): [4]}),), tm.Patchify((1, 1)), workers=1)
+    with pytest.raises(ValueError, match=r"\(out of memory\)"):
+        states.batch(0, 1, 0, 1)

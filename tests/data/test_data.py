@@ -1,9 +1,9 @@
 import pytest
 import torch
-from laws import condition
 
 import tmatch as tm
 from tmatch.data import TOYS, InMemory
+from tmatch.data.batches import Captioned
 
 
 @pytest.mark.parametrize("name", TOYS)
@@ -32,23 +32,31 @@ def test_every_sample_occurs_once_per_epoch() -> None:
 
 
 def test_a_batch_depends_on_seed_and_step_alone() -> None:
-    x, given = tm.RandomStreams(range(30)).normal(2, 3), condition(30)
-    first, second = InMemory(x, given), InMemory(x, given)
-    second.batch(0, 7)
-    (a, c), (b, d) = first.batch(5, 8), second.batch(5, 8)
+    x, captions = tm.RandomStreams(range(30)).normal(2, 3), [str(k) for k in range(30)]
+    first, second = (Captioned(InMemory(x), captions) for _ in range(2))
+    second.batch(0, 7, 0, 1)
+    (a, c), (b, d) = first.batch(5, 8, 0, 1), second.batch(5, 8, 0, 1)
     assert torch.equal(a, b)
-    assert c is not None
-    assert d is not None
-    assert torch.equal(c.tokens, d.tokens)
-    index = first.indices(5, 8)
+    assert c == d
+    index = first.data.indices(5, 8)
     assert torch.equal(a, x[index])
-    assert torch.equal(c.tokens, given.tokens[index])
+    assert c == [captions[k] for k in index.tolist()]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_every_state_comes_with_its_caption(parts: int) -> None:
+    data = Captioned(InMemory(torch.arange(10.0)[:, None, None], seed=3), [f"number {k}" for k in range(10)])
+    for step in range(4):
+        batches = [data.batch(step, 6, part, parts) for part in range(parts)]
+        for x, captions in batches:
+            assert captions == [f"number {k:g}" for k in x.flatten().tolist()]
+        assert torch.equal(torch.cat([x for x, _ in batches]), data.batch(step, 6, 0, 1)[0])
 
 
 def test_invalid_data_is_rejected() -> None:
     with pytest.raises(ValueError, match="shape \\(samples, \\*grid, channels\\)"):
         InMemory(torch.zeros(5, 2))
-    with pytest.raises(ValueError, match="5 states and 3 conditions"):
-        InMemory(torch.zeros(5, 2, 1), condition(3))
+    with pytest.raises(ValueError, match="5 states, 3 captions"):
+        Captioned(InMemory(torch.zeros(5, 2, 1)), ["a", "b", "c"])
     with pytest.raises(ValueError, match="the data contains non-finite"):
         InMemory(torch.full((5, 2, 1), torch.inf))

@@ -123,6 +123,17 @@ def test_a_large_jpeg_is_decoded_at_a_smaller_size(tmp_path: Path) -> None:
     torch.testing.assert_close(load_image(tmp_path / "large.jpg", 32), whole, atol=0.02, rtol=0)
 
 
+@pytest.mark.parametrize("size", [(16, 16), (8, 24), (24, 8)])
+@pytest.mark.parametrize("source", [(40, 24), (24, 40), (33, 33)])
+def test_crops_are_central_and_keep_proportions(source: tuple[int, int], size: tuple[int, int]) -> None:
+    """As Pillow's own `fit`."""
+    pixels = (tm.RandomStreams([0]).uniform(source[1], source[0], 3)[0] * 255).byte()
+    image = Image.fromarray(pixels.numpy())
+    fitted = ImageOps.fit(image, size[::-1], Image.Resampling.LANCZOS)
+    expected = torch.tensor(list(fitted.tobytes())).view(*size, 3).movedim(-1, 0)
+    assert (center_crop(image, *size).int() - expected).abs().max() <= 1
+
+
 def test_captions_may_contain_unicode_line_separators_and_lines_may_end_in_crlf(tmp_path: Path) -> None:
     words = ["a\u2028b", "a\x85b", "plain"]
     rows = [json.dumps({"file_name": f"{k}.png", "text": text}, ensure_ascii=False) for k, text in enumerate(words)]
@@ -173,14 +184,14 @@ def test_states_decode_to_the_images_and_are_cached(
 ) -> None:
     data, device = ShapeImages(3, 6), torch.device("cpu")
     codec = Codec(tm.Patchify((2, 2)), shipped_autoencoder() if latent else None)
-    x = codec.encode_all(data.batches(), device)
+    x = codec.encode(data.load(range(6)))
     assert x.shape == ((6, 4, 4, 16) if latent else (6, 16, 16, 12))
     torch.testing.assert_close(codec.decode(x), data.load(range(6)), atol=0.3 if latent else 1e-6, rtol=0)
     assert torch.equal(encode_dataset(codec, data, device), x)
     assert torch.equal(encode_dataset(codec, data, device, tmp_path / "cache", "abc", progress=True), x)
-    monkeypatch.setattr(Codec, "encode_all", lambda *_: None)
+    monkeypatch.setattr(Codec, "encode", lambda *_: torch.zeros(1))
     assert torch.equal(encode_dataset(codec, data, device, tmp_path / "cache", "abc"), x)
-    assert encode_dataset(codec, data, device) is None, "without a cache, images are encoded"
+    assert encode_dataset(codec, data, device).tolist() == [0], "without a cache, images are encoded"
     monkeypatch.undo()
     file = tmp_path / "cache" / "abc.safetensors"
     file.write_bytes(file.read_bytes()[:-1])

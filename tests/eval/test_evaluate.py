@@ -7,6 +7,7 @@ import tmatch as tm
 from tmatch.codec import Codec
 from tmatch.conditioning import WordEncoder
 from tmatch.data import ShapeImages
+from tmatch.data.shapes import SKILLS
 from tmatch.eval import METRICS
 from tmatch.eval.captions import captions, wilson_interval
 from tmatch.eval.evaluate import evaluate
@@ -23,6 +24,16 @@ def test_the_interval_covers_the_true_share_95_percent_of_the_time() -> None:
     intervals = [wilson_interval(int(k), trials) for k in successes]
     assert sum(low <= share <= high for low, high in intervals) / 4000 == pytest.approx(0.95, abs=0.02)
     assert wilson_interval(10, 10)[1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (3, 7), (800, 1000)])
+def test_the_interval_ends_where_the_measured_share_is_z_standard_errors_away(successes: int, trials: int) -> None:
+    """Wilson's (1927) definition: the standard error is that of the bound, so that certainty needs many trials."""
+    for bound in wilson_interval(successes, trials, z=2.0):
+        error = (bound * (1 - bound) / trials) ** 0.5
+        assert abs(bound - successes / trials) == pytest.approx(2 * error, abs=1e-9)
+    low, high = wilson_interval(successes, trials)
+    assert low < high
 
 
 class Renderer(torch.nn.Module):
@@ -47,8 +58,10 @@ def test_satisfied_captions_are_counted_by_skill() -> None:
     assert json.loads(json.dumps(result)) == result
     assert result["captions_satisfied"] == pytest.approx(0.75)
     assert (result["prompts"], result["backbone_evaluations"], result["head_evaluations"]) == (40, 3, 4)
-    assert [skill_of(caption) for caption in prompts.captions] == prompts.skill
-    counted = sum(share * prompts.skill.count(skill) for skill, share in result["skills"].items())
+    scenes = prompts.shapes.scenes(prompts.index)
+    skills = [skill_of(caption) for caption in prompts.captions]
+    assert skills == [SKILLS[k] for k in scenes.skill]
+    counted = sum(share * skills.count(skill) for skill, share in result["skills"].items())
     assert counted == pytest.approx(30, abs=0.01)
 
 

@@ -5,12 +5,11 @@ from itertools import pairwise
 import pytest
 import torch
 from exact import ExactMean, GaussianMixture, PosteriorKernel
-from laws import assert_moments
+from laws import PROCESSES, assert_moments
 from torch import Tensor, nn
 
 import tmatch as tm
 from tmatch.parametrization import PARAMETRIZATIONS
-from tmatch.process import PROCESSES
 
 N = 60_000
 MEAN = torch.tensor([0.5, -0.3, 0.2], dtype=torch.float64)

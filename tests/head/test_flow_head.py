@@ -4,6 +4,7 @@ import pytest
 import torch
 from laws import SHAPE, Reading, awake, small_dit
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm, silu
 
 import tmatch as tm
 from tmatch.head import HEADS
@@ -53,6 +54,22 @@ def test_the_velocity_depends_on_every_input(what: str) -> None:
     before = velocity(**given)
     after = velocity(**{**given, what: given[what] * 0.5})
     assert ((after - before).abs().amax(-1) > 1e-6).all()
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_head_written_out(timed: bool) -> None:
+    """x + gate MLP((1 + scale) norm(x) + shift), with shift, scale and gate linear in silu(h) and silu(s + t)."""
+    g, given = awake(tm.FlowHead(channels=3, context_width=5, width=16, depth=2, timed=timed)), inputs()
+    y, h = given["y"], g.h_in(given["h"])
+    t = given["t"] if timed else None
+    time = g.s_in(given["s"]) + (g.t_in(given["t"])[:, None, None] if timed else 0)
+    x = g.y_in(y) + h
+    for block, from_h in zip(g.blocks, g.h_modulations, strict=True):
+        shift, scale, gate = (from_h(silu(h)) + g.time_modulation(silu(time))).chunk(3, dim=-1)
+        x = x + gate * block.mlp((1 + scale) * layer_norm(x, (16,)) + shift)
+    shift, scale = g.out_modulation(silu(time)).chunk(2, dim=-1)
+    expected = g.out((1 + scale) * layer_norm(x, (16,)) + shift)
+    torch.testing.assert_close(g(y, given["s"], g.prepare(given["h"], t)), expected, atol=1e-5, rtol=1e-5)
 
 
 class JointHead(tm.Head):

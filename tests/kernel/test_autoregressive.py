@@ -1,6 +1,7 @@
 """Autoregressive kernels are causal, and decoding with a cache equals the full pass."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from laws import CODES, SHAPE, awake, condition, data_of, shape_of, small_dit, s
 from torch import Tensor, nn
 
 import tmatch as tm
-from tmatch.guidance import Branches
+from tmatch.guidance import GUIDANCE_SCHEDULES, Branches
 
 N = SHAPE[0] * SHAPE[1]
 CAUSAL = ["ar", "artm-3", "fhtm-3", "ar-discrete"]  # the other variants have the same kernels
@@ -223,8 +224,8 @@ def test_invalid_combinations_are_rejected() -> None:
         tm.FullHistoryMatching(tm.LinearProcess(), tm.Difference(), tm.ParallelFlow(dit, flow), times)
 
 
-@pytest.mark.parametrize(("name", "ends"), [("artm-3", {0.0}), ("fhtm-3", {0.0}), ("martm-3", {1.0})])
-def test_time_advances_within_transitions_for_guidance_and_partial_states(name: str, ends: set[float]) -> None:
+@pytest.mark.parametrize(("name", "last"), [("artm-3", False), ("fhtm-3", False), ("martm-3", True)])
+def test_time_advances_within_transitions_for_guidance_and_partial_states(name: str, last: bool) -> None:
     """Guidance sees the time before a token, and with masks, as in MAR, the time after an iteration."""
     asked = []
 
@@ -239,7 +240,70 @@ def test_time_advances_within_transitions_for_guidance_and_partial_states(name: 
     moments = [snapshot.t for snapshot in drawn.path]
     assert moments == sorted(set(moments)), "each time once"
     assert asked == sorted(asked)
-    assert set(asked) & {0.0, 0.5, 0.75, 1.0} == {0.5, 0.75} | ends
+    within = [torch.linspace(t, u, N + 1) for t, u in pairwise((0, 0.5, 0.75, 1))]  # equal times between tokens
+    expected = torch.cat([times[1:] if last else times[:-1] for times in within])
+    torch.testing.assert_close(torch.tensor(asked).unique(), expected)
+
+
+@pytest.mark.parametrize("name", ["ar", "artm-3", "fhtm-3", "ar-discrete"])
+def test_each_token_is_guided_as_the_schedule_says_at_its_time(name: str) -> None:
+    """Rising guidance: the first token of the path is sampled without, and each later one with more."""
+    model, times = small_model(name), tm.VARIANTS[name].times.points
+    used: list[float] = []
+    model.kernel.distribution.register_forward_pre_hook(lambda _, args: used.append(args[4].weights[0]))
+    guidance = tm.ClassifierFreeGuidance(condition(1, seed=99), 5.0, schedule=GUIDANCE_SCHEDULES["rising"])
+    tm.generate(model, shape_of(name), [0], condition(1), params=tm.SamplingParams(guidance=guidance))
+    progress = torch.cat([torch.linspace(t, u, N + 1)[:-1] for t, u in pairwise(times)])
+    torch.testing.assert_close(torch.tensor(used), 1 + 4 * progress)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("how", ["in one pass", "with a cache"])
+def test_every_token_has_a_position_of_its_own(name: str, how: str) -> None:
+    """State, row and column: else a DiT could not tell the states of a sequence apart."""
+    kernel, y, x_t, seen = small_model(name).kernel, targets(name, 1), data_of(name, 1, seed=900), []
+    kernel.backbone.register_forward_pre_hook(lambda *args: seen.append(args[2]["positions"]), with_kwargs=True)
+    with torch.no_grad():
+        if how == "in one pass":
+            kernel.contexts(y, x_t, time(name, 1), condition(1))
+        else:
+            t = None if time(name, 1) is None else time(name, 1)[0]
+            list(kernel.states(x_t, times_of(name), t, condition(1), tm.RandomStreams([0]), tm.SamplingParams()))
+    positions = torch.cat(seen)
+    assert len(positions.unique(dim=0)) == len(positions)
+    before = [0] * len(kernel.prefix(x_t).positions)
+    numbers = [k for k in range(1, len(times_of(name))) for _ in range(N)]
+    assert positions[:, 0].tolist() == [*before, *numbers[:-1]], "states are numbered; the last token is not read"
+
+
+def test_the_tokens_of_a_state_have_noise_of_their_own() -> None:
+    model, noise = small_model("artm-3"), []
+    model.kernel.distribution.register_forward_pre_hook(lambda _, args: noise.append(args[0]))
+    model.sample(SHAPE, tm.RandomStreams(range(300)), condition(300))
+    correlation = torch.corrcoef(torch.cat(noise, dim=1)[..., 0].T)
+    assert correlation.shape == (3 * N, 3 * N)
+    assert correlation.fill_diagonal_(0).abs().max() < 5 / 300**0.5
+
+
+def test_the_loss_of_a_full_history_is_that_of_its_states() -> None:
+    """Each state has a loss, which depends on the states up to it; the last state is the data."""
+    model, x_T, given = small_model("fhtm-3"), data_of("fhtm-3", 2), condition(2)
+    paths: list[Tensor] = []
+    losses = model.kernel.losses
+    model.kernel.losses = lambda path, *rest: (paths.append(path), losses(path, *rest))[1]
+    together = model.loss(x_T, tm.RandomStreams([0, 1]), given)
+    (path,) = paths
+    assert torch.equal(path[:, -1], x_T)
+    each = losses(path, given, tm.RandomStreams([2, 3]))
+    for k in range(3):
+        other = path.clone()
+        other[:, k] += 1
+        changed = (losses(other, given, tm.RandomStreams([2, 3])) - each).abs() > 1e-6
+        assert changed.tolist() == [[state >= k for state in range(3)]] * 2
+    times = [model.times.nearest(t) for t in (0.0, 0.5, 0.75)]
+    apart = torch.stack([model.loss(x_T, tm.RandomStreams([0, 1]), given, t) for t in times])
+    torch.testing.assert_close(apart.mean(0), together)
+    assert (apart.diff(dim=0).abs() > 1e-3).all(), "a fixed time chooses one of them"
 
 
 @EVERY

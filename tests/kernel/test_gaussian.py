@@ -1,12 +1,12 @@
 import pytest
 import torch
 from exact import ExactMean, GaussianMixture
+from laws import PROCESSES
 from torch import nn
 
 import tmatch as tm
 from tmatch.kernel.gaussian import Std
 from tmatch.parametrization import PARAMETRIZATIONS
-from tmatch.process import PROCESSES
 
 VP = tm.DiffusionProcess(tm.VariancePreserving())
 UNIT = GaussianMixture.gaussian(torch.zeros(1).double(), torch.eye(1).double())

@@ -13,6 +13,7 @@ from tmatch.kernel.masked import UnmaskStep, known_counts
 
 N = SHAPE[0] * SHAPE[1]
 MASKED = ["mar", "martm-3", "mar-discrete"]  # the other variants have the same kernels
+CONDITIONAL = tm.NoGuidance().at(0.0, None)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 5, 16, None])
@@ -32,13 +33,16 @@ def test_the_hidden_fraction_follows_the_cosine() -> None:
 
 def test_masking_ratios_match_the_papers() -> None:
     u = tm.RandomStreams(range(20_000)).uniform()
-    gaussian, cosine = tm.TruncatedGaussianRatio()(u), tm.CosineRatio()(u)
+    gaussian = small_model("mar").kernel.ratio(u)
     assert 0.7 <= gaussian.min() < 0.71
     assert 0.99 < gaussian.max() <= 1
     z = 0.3 / 0.25  # the mean of half a normal, cut at z standard deviations
     density = (1 - math.exp(-(z**2) / 2)) / math.sqrt(2 * math.pi) / (0.5 * math.erf(z / math.sqrt(2)))
     assert gaussian.mean() == pytest.approx(1 - 0.25 * density, abs=0.005)
-    assert cosine.mean() == pytest.approx(2 / math.pi, abs=0.01)
+    for name in ("mar-fluid", "martm-2", "martm-3", "mar-discrete"):
+        cosine = small_model(name).kernel.ratio(u)
+        assert cosine.mean() == pytest.approx(2 / math.pi, abs=0.01)
+        assert cosine.square().mean() == pytest.approx(1 / 2, abs=0.01)
 
 
 @pytest.mark.parametrize("name", MASKED)
@@ -89,6 +93,26 @@ def test_the_loss_counts_hidden_tokens_only(name: str) -> None:
     torch.testing.assert_close(losses, (torch.arange(1.0, N + 1) * hidden[0]).sum(1) / N)
 
 
+@pytest.mark.parametrize("name", ["mar", "mar-discrete"])
+def test_at_least_the_ratio_is_hidden_and_less_than_a_token_more(name: str) -> None:
+    """And every token is hidden as often as any other, in sets that differ between images."""
+    model, n, ratios, known = small_model(name), 6000, [], []
+    ratio, contexts = model.kernel.ratio, model.kernel.contexts
+    model.kernel.ratio = lambda u: (ratios.append(ratio(u)), ratios[-1])[1]
+    model.kernel.contexts = lambda y, shown, *rest: (known.append(shown), contexts(y, shown, *rest))[1]
+    with torch.no_grad():
+        model.loss(data_of(name, 1).expand(n, -1, -1, -1), tm.RandomStreams(range(n)), condition(1).repeated(n))
+    hidden = (~known[0]).double()
+    extra = hidden.mean(1) - ratios[0].double()
+    assert extra.min() > -1e-6
+    assert extra.max() < 1 / N
+    share = hidden.mean()
+    assert ((hidden.mean(0) - share).abs() < 5 * (share * (1 - share) / n).sqrt()).all()
+    for count in range(1, N):
+        sets = hidden[hidden.sum(1) == count].unique(dim=0)
+        assert len(sets) in (0, math.comb(N, count)), "all sets of a size occur"
+
+
 def test_ratios_stay_in_range() -> None:
     u = tm.RandomStreams(range(5_000)).uniform()
     for mode, std in ((1.0, 0.25), (0.5, 0.1), (0.85, 0.01), (1.2, 0.1)):
@@ -134,6 +158,23 @@ def test_confidence_is_noisy_at_first_and_greedy_at_last() -> None:
     assert some[-1] == max(some), "and preserves the most confident"
 
 
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_noisy_confidence_unmasks_in_proportion_to_a_power_of_the_probability(temperature: float) -> None:
+    """The Gumbel-max trick: the token unmasked first has confidence p with probability p^(1 / temperature) / sum."""
+    n, log_p = 20_000, torch.tensor([0.9, 0.5, 0.3, 0.2, 0.1, 0.05]).log()
+
+    class Sure(tm.Categorical):
+        def sample_codes(self, u: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+            return torch.zeros(*u.shape, 1), log_p.expand_as(u)
+
+    kernel = tm.MaskedCodes(Places(), Sure(CODES, 8, 1), tm.CosineRatio())
+    step = UnmaskStep(torch.zeros(n, N, dtype=torch.bool), torch.zeros(n, N), 0, 1, remaining=1.0)
+    params = tm.SamplingParams(unmasking=tm.Unmasking(order="confidence", temperature=temperature))
+    new = kernel.unmask(torch.zeros(n, N, 1), None, step, tm.RandomStreams(range(n)), params, CONDITIONAL)[1]
+    expected = (log_p / temperature).softmax(0)
+    assert ((new.float().mean(0) - expected).abs() < 5 * (expected * (1 - expected) / n).sqrt()).all()
+
+
 class Oracle(tm.TokenDistribution):
     """Returns the true token at each position, which is what the backbone below outputs."""
 
@@ -170,7 +211,7 @@ class Places(torch.nn.Module):
 @pytest.mark.parametrize("iterations", [1, 4, None])
 @pytest.mark.parametrize("transitions", [1, 3])
 def test_an_oracle_regenerates_the_data(order: str, iterations: int | None, transitions: int) -> None:
-    x_T = tm.RandomStreams(range(3)).normal(*SHAPE)
+    x_T = data_of("mar", 3)  # not the noise that sampling starts from
     distribution = Oracle(x_T.flatten(1, 2), SHAPE[-1])
     kernel = tm.Masked(Places(), distribution, SHAPE[-1], 8, tm.CosineRatio())
     model = tm.TransitionMatching(tm.IndependentLinearProcess(), tm.NextState(), kernel, tm.Grid.uniform(transitions))
@@ -225,9 +266,6 @@ def test_samples_do_not_depend_on_the_batch_in_any_order(name: str, order: str) 
     runs = [tm.generate(model, shape_of(name), range(4), given, params=params, batch_size=size) for size in (4, 1)]
     torch.testing.assert_close(runs[0].x, runs[1].x, atol=1e-5, rtol=1e-5)
     assert runs[0].evaluations.backbone == 3 * (len(tm.VARIANTS[name].times.points) - 1)
-
-
-CONDITIONAL = tm.NoGuidance().at(0.0, None)
 
 
 def test_codes_follow_the_softmax() -> None:

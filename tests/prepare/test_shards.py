@@ -27,7 +27,7 @@ def test_shards_of_format_1_load() -> None:
     assert [shard.sha256 for shard in shards.manifest.shards] == [shard["sha256"] for shard in old["shards"]]
     for number, file in enumerate(shards.files):
         for name, tensor in load_file(file).items():
-            assert torch.equal(shards.read(number).tensors()[name], tensor)
+            assert torch.equal(getattr(shards.read(number), name), tensor)
     assert shards.null().shape[1] == settings.text.width
 
 

@@ -251,3 +251,49 @@ def test_a_row_takes_little_memory(kind: str, tmp_path: Path) -> None:
     tracemalloc.stop()
     assert len(source) == count
     assert per_row < 250
+
+
+def test_a_file_too_large_to_be_an_image_is_skipped(tmp_path: Path) -> None:
+    """Also one that its tar file claims to be so large."""
+    name = tar_of(tmp_path / "some.tar", [("a.png", image(0)), ("a.txt", b"a"), ("b.png", image(1)), ("b.txt", b"b")])
+    with tarfile.open(name) as tar:
+        last = tar.getmembers()[2]
+    last.size = 2**45
+    header, whole = last.tobuf(format=tarfile.GNU_FORMAT), Path(name).read_bytes()
+    Path(name).write_bytes(whole[: last.offset] + header + whole[last.offset + len(header) :])
+    source = open_source(name)
+    assert source.read(0).captions == ("a",)
+    with pytest.raises(Unusable, match="truncated here"):
+        source.read(1)
+    folder = folder_of(tmp_path / "images", [*rows(1), ("large.png", b"", "a circle"), ("text.png", b"", "a" * 10**7)])
+    os.truncate(folder / "large.png", 2**40)
+    for k, reason in ((1, "larger than"), (2, "longer than")):
+        with pytest.raises(Unusable, match=reason):
+            open_source(str(folder)).read(k)
+
+
+def test_paths_in_a_table_stay_in_its_folder(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    (tmp_path / "secret.png").write_bytes(image(0))
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "own.png").write_bytes(image(1))
+    os.mkfifo(tmp_path / "some" / "pipe.png")
+    (tmp_path / "some" / "link.png").symlink_to(tmp_path / "secret.png")
+    names = ["own.png", str(tmp_path / "some" / "own.png"), str(tmp_path / "secret.png"), "../secret.png", "link.png"]
+    images = [{"bytes": None, "path": name} for name in [*names, "pipe.png", "/dev/zero", "\0"]]
+    Dataset.from_dict({"image": images, "text": ["a"] * len(images)}).to_parquet(tmp_path / "some" / "a.parquet")
+    source = open_source(str(tmp_path / "some" / "a.parquet"))
+    assert [source.read(k).image for k in range(2)] == [image(1)] * 2
+    for k in range(2, len(images)):
+        with pytest.raises(ValueError, match=r"outside|regular|null"):
+            source.read(k)
+
+
+def test_tables_and_tars_are_regular_files(tmp_path: Path) -> None:
+    for name in ("a.tar", "b.parquet"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises((ValueError, NotADirectoryError)):
+            open_source(str(tmp_path / name))
+    with pytest.raises(ValueError, match="contains no images"):
+        open_source(str(tmp_path))

@@ -1,9 +1,9 @@
 import pytest
 import torch
-from laws import assert_moments
+from laws import PROCESSES, SCHEDULES, assert_moments
 
 from tmatch import DiffusionProcess, IndependentLinearProcess, LinearProcess, RandomStreams, VariancePreserving
-from tmatch.process import PROCESSES, SCHEDULES, Process, Schedule
+from tmatch.process import Process, Schedule
 
 N = 40_000
 ALL = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES.keys())
@@ -26,6 +26,19 @@ def test_a_schedule_goes_from_noise_to_data(schedule: Schedule) -> None:
     assert (sigma[-1], alpha[-1]) == (0, 1)
     assert (sigma.diff() < 0).all()
     assert (alpha.diff() > 0).all()
+
+
+@pytest.mark.parametrize("name", ["cosine", "variance-preserving"])
+def test_unit_data_keep_unit_variance(name: str) -> None:
+    t = torch.linspace(0, 1, 101, dtype=torch.float64)
+    torch.testing.assert_close(SCHEDULES[name].sigma(t) ** 2 + SCHEDULES[name].alpha(t) ** 2, torch.ones_like(t))
+
+
+def test_the_variance_preserving_schedule_is_that_of_ddpm() -> None:
+    """Ho et al. (2020): abar is the product of 1 - beta over 1000 steps, with beta from 1e-4 to 0.02."""
+    abar = (1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)).cumprod(0)
+    t = 1 - torch.arange(1, 1001) / 1000  # in reversed time
+    torch.testing.assert_close(VariancePreserving().alpha(t.double()).log(), abar.log() / 2, rtol=0.02, atol=1e-3)
 
 
 @ALL

@@ -121,7 +121,7 @@ def test_a_plan_freezes_what_training_freezes(flow: Path, tmp_path: Path, init: 
     model = tuned.network(config.shape, config.encoders.condition_width)
     encoder = config.encoders.conditioner(flow)
     task = GeneratorTask(model, encoder, Captioned(InMemory(torch.zeros(1, *config.shape)), ["red"]))
-    apply_init(tuned.init, task, 0, tmp_path)
+    apply_init(tuned.init, task, config.encoders, 0, tmp_path)
     frozen = {name: (p.shape, p.requires_grad) for name, p in task.model.named_parameters()}
     assert {name: (p.shape, p.requires_grad) for name, p in planned.named_parameters()} == frozen
     assert len({requires for _, requires in frozen.values()}) == (2 if init else 1)

@@ -137,7 +137,7 @@ def test_encoded_images_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TMATCH_CACHE", str(tmp_path / "cache"))
     fit(small_run(), tmp_path / "one")
     with monkeypatch.context() as no_codec:
-        no_codec.setattr("tmatch.codec.Codec.encode_all", None)
+        no_codec.setattr("tmatch.data.encode.progress_bar", None)
         fit(small_run(), tmp_path / "two")
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert all(torch.equal(x, two[name]) for name, x in one.items())

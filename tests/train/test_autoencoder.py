@@ -2,6 +2,7 @@ from pathlib import Path
 
 import torch
 
+from tmatch import RandomStreams
 from tmatch.codec import Autoencoder
 from tmatch.data.shapes import Shapes
 from tmatch.train import AutoencoderTask, TrainConfig, Trainer
@@ -22,6 +23,15 @@ def test_it_learns_to_reconstruct_and_resumes(tmp_path: Path) -> None:
     losses = [line["loss"] for line in whole.monitor.losses.read()]
     assert losses == [line["loss"] for line in second.monitor.losses.read()]
     assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
+
+
+def test_the_loss_is_the_error_plus_a_share_of_the_divergence() -> None:
+    images = Shapes(1).scenes(range(8)).render()
+    plain, weighted = (AutoencoderTask(task().autoencoder, images, kl) for kl in (0.0, 0.5))
+    chosen = images[plain.data.indices(0, 8)]
+    reconstruction, divergence = plain.autoencoder.trained(chosen, RandomStreams.derive(0, 0, 8))
+    torch.testing.assert_close(plain.loss(0, 8, 0, 1), (reconstruction - chosen).square().mean())
+    torch.testing.assert_close(weighted.loss(0, 8, 0, 1), plain.loss(0, 8, 0, 1) + 0.5 * divergence)
 
 
 def test_every_parameter_gets_a_gradient() -> None:

@@ -1,6 +1,7 @@
 """Damaged checkpoints are refused by the name of the file, and the checkpoint before is offered."""
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -71,6 +72,7 @@ RECORDS: dict[str, Any] = {
     "digests": {"sha256": [1]},
     "no number of steps": {"settings": {"steps": {}}},
     "a number of steps that is a word": {"settings": {"steps": "many"}},
+    "too many steps": {"settings": {"steps": 10**12}},
     "more steps than a float holds": {"settings": {"steps": 10**400}},
 }
 
@@ -89,6 +91,26 @@ def test_what_is_no_record_is_refused(content: str, run: Path) -> None:
     file = run / "step-00000004" / "record.json"
     file.write_bytes(content.encode(errors="surrogateescape"))
     assert_refused(run, file.name)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_record_that_is_no_file_is_refused(kind: str, run: Path) -> None:
+    (file := run / "step-00000004" / "record.json").unlink()
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    assert_refused(run, file.name)
+
+
+def test_deep_logs_and_pipes_as_locks_are_refused(run: Path) -> None:
+    (run / "losses.jsonl").write_text("[" * 100_000 + "\n")
+    with pytest.raises(ValueError, match=r"losses.jsonl is damaged"):
+        trainer(run, cooldown=0.5).resume()
+    (run / ".lock").unlink()
+    os.mkfifo(run / ".lock")
+    with pytest.raises(OSError, match=r"\.lock"):
+        trainer(run, cooldown=0.5).resume()
 
 
 def test_deep_settings_are_refused(run: Path) -> None:

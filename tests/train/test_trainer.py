@@ -12,7 +12,8 @@ from pydantic import Field, ValidationError
 
 from tmatch import files
 from tmatch.config import FREE, Config, default_settings, free_keys
-from tmatch.train import TrainConfig, Trainer, checkpoint
+from tmatch.data import InMemory
+from tmatch.train import Captioned, TrainConfig, Trainer, checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_run import STEPS, main, processes, task, trainer
@@ -186,6 +187,49 @@ def test_the_averaged_weights_follow_their_equation(tmp_path: Path) -> None:
         expected = [decay * e + (1 - decay) * p.detach() for e, p in zip(expected, run.task.parameters(), strict=True)]
     for average, by_hand in zip(run.ema.parameters(), expected, strict=True):
         torch.testing.assert_close(average, by_hand)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_an_update_is_a_clipped_step_of_adamw(tmp_path: Path, parts: int) -> None:
+    """Three steps written out (Loshchilov and Hutter, 2019), for the weights of backbone, head and text encoder."""
+    rate, decay, (b_1, b_2), limit = 0.01, 0.3, (0.7, 0.9), 0.05
+    settings = {"learning_rate": rate, "weight_decay": decay, "betas": (b_1, b_2), "max_grad_norm": limit, "warmup": 5}
+    run = trainer(tmp_path, awake=True, gradient_accumulation_steps=parts, **settings)
+    weights, names = list(run.task.parameters()), [name for name, _ in run.task.named_parameters()]
+    assert {name.split(".")[0] for name in names} == {"model", "encoder"}
+    assert any(".head." in name for name in names)
+    by_hand = [w.detach().clone() for w in weights]
+    m, v = ([torch.zeros_like(w) for w in weights] for _ in range(2))
+    for step in range(3):
+        assert all(w.grad is None for w in weights)
+        gradients = torch.autograd.grad(run.task.loss(step, 8, 0, 1), weights)
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        assert norm > 2 * limit
+        for k, g in enumerate(limit / norm * g for g in gradients):
+            m[k], v[k] = b_1 * m[k] + (1 - b_1) * g, b_2 * v[k] + (1 - b_2) * g**2
+            m_hat, v_hat = m[k] / (1 - b_1 ** (step + 1)), v[k] / (1 - b_2 ** (step + 1))
+            step_size = rate * (step + 1) / 5  # warm-up
+            by_hand[k] = by_hand[k] - step_size * (m_hat / (v_hat.sqrt() + 1e-8) + decay * by_hand[k])
+        run.update()
+        for name, w, expected in zip(names, weights, by_hand, strict=True):
+            torch.testing.assert_close(w.detach(), expected, atol=2e-5, rtol=1e-4, msg=name)
+
+
+def test_every_step_has_noise_of_its_own() -> None:
+    """Also for the same image and caption."""
+    one = task(awake=True)
+    one.training_set = Captioned(InMemory(one.training_set.data.x[:1], seed=5), ["zero"])
+    losses = [one.loss(step, 1, 0, 1).item() for step in range(20)]
+    assert len(set(losses)) == 20
+
+
+def test_the_average_is_validated_beside_the_weights(tmp_path: Path) -> None:
+    run = trainer(tmp_path, awake=True, steps=6, validate_every=6)
+    assert run.run()
+    (line,) = run.monitor.validations.read()
+    assert line["raw"] == pytest.approx(run.task.validate())
+    assert line["ema"] == pytest.approx(run.ema.validate())
+    assert line["raw"] != line["ema"]
 
 
 def test_accumulated_gradients_equal_those_of_the_whole_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ COMMANDS = {
     "models": ("tables.models", "list the trained models that come with the package"),
 }
 """Each command is a function, imported when it is called; its parameters are the options."""
-RESUMABLE = ("train", "prepare", "generate")
 TOO_LARGE = "(?i)allocate memory|out of memory|bad_alloc|overflow"
 """What PyTorch says, by a RuntimeError, of a tensor that does not fit into memory."""
 
@@ -64,7 +63,7 @@ def _main(arguments: Sequence[str] | None) -> None:
     try:
         call(given.command, getattr(import_module(f"tmatch.app.{module}"), function), given.arguments)
     except KeyboardInterrupt:
-        hint = "; rerun the same command to resume" if given.command in RESUMABLE else ""
+        hint = "; rerun the same command to resume" if given.command in ("train", "prepare", "generate") else ""
         print(f"tmatch: interrupted{hint}.", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from tmatch.hub import ENCODER_DTYPES, AlreadyPublic, EncoderDtype, upload
+from tmatch.hub import ENCODER_DTYPES, EncoderDtype, upload
 from tmatch.runs import load_model
 from tmatch.runs.export import export
 
@@ -32,8 +32,6 @@ def main(
         return
     try:
         print(upload(out, push, private))
-    except AlreadyPublic:
-        raise
     except ValueError as error:
         retry = f"hf upload {push} {out}{' --private' if private else ''}"
         raise ValueError(

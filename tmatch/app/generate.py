@@ -9,12 +9,11 @@ import tyro
 
 from tmatch.app.images_out import Folder, Request, Sheet
 from tmatch.app.sampling_options import DEFAULT_MODEL, SAMPLING_OPTIONS, SamplingOptions
-from tmatch.conditioning.base import shortened
+from tmatch.conditioning.base import require_text, shortened
 from tmatch.config import printable
 from tmatch.data.shapes import SIZE
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.generation import GeneratedImages
-from tmatch.generation.text_to_image import require_prompts
 from tmatch.hub import fingerprint
 from tmatch.runs import MODELS, load_model
 from tmatch.runs.load import HUB
@@ -60,7 +59,7 @@ def main(
     loaded = load_model(model)
     pipeline, run = loaded.pipeline, loaded.config.run
     prompts = _prompts(prompts, prompt_file) if pipeline.encoder.width is not None else ("",)
-    require_prompts(*prompts, negative)
+    require_text([*prompts, negative])
     config = sampling.apply(pipeline, run.sampling)
     settings = {
         "model": model if model in MODELS or model.startswith(HUB) else Path(model).name,
@@ -99,6 +98,7 @@ def _prompts(prompts: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     texts = (*prompts, *(line.strip() for line in text.splitlines() if line.strip()))
     if not texts:
         raise ValueError("Give a prompt, for example: tmatch generate 'a red circle and a blue square'.")
+    positive_int("The number of prompts", len(texts))
     return texts
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,10 @@ from tmatch.data.images import grid, read_settings, save_animation, save_image, 
 from tmatch.files import WRITING, write_text
 from tmatch.generation import GeneratedImages
 from tmatch.generation.frames import evenly_spaced
+from tmatch.rng import as_seed
 
-FRAMES = 13
-"""Frames of a path strip."""
-PER_LINE, LABEL_WIDTH, IMAGE_WIDTH, MOST = 8, 240, 128, 1024
-"""Of a sheet: images per line, widths in pixels of a label and to which small images are enlarged, images at most."""
+PER_LINE, LABEL_WIDTH, IMAGE_WIDTH, MOST, FRAMES = 8, 240, 128, 1024, 13
+"""Images per line of a sheet, widths in pixels of a label and of an image, images at most; frames of a path strip."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Request:
     @property
     def seeds(self) -> range:
         """The seed of each image."""
-        return range(self.first_seed, self.first_seed + self.images * len(self.prompts))
+        return range(self.first_seed, as_seed(self.first_seed + self.images * len(self.prompts) - 1) + 1)
 
     def prompt(self, index: int) -> str:
         """The prompt of an image."""
@@ -47,50 +45,31 @@ class Request:
         return {"prompt": self.prompt(index), "seed": self.seeds[index], **self.settings}
 
 
-class Output(ABC):
-    """Where the images of a request are written, batch by batch."""
+class Folder:
+    """NNNNNN.png for each image, named by its seed, and metadata.jsonl at the end; an existing folder is completed."""
 
     def __init__(self, out: Path, request: Request) -> None:
         self.out = out
         self.request = request
-
-    def complete(self, part: range) -> bool:
-        """Whether the images of a batch are written already."""
-        return False
-
-    @abstractmethod
-    def write(self, part: range, result: GeneratedImages) -> None:
-        """Write a batch of images, and their sampling path if it was kept."""
-
-    def finish(self) -> list[Path]:
-        """Write what remains once all images are written; return the files to report."""
-        return [self.out]
-
-
-class Folder(Output):
-    """NNNNNN.png for each image, named by its seed, and metadata.jsonl at the end; an existing folder is completed."""
-
-    def __init__(self, out: Path, request: Request) -> None:
-        super().__init__(out, request)
         out.mkdir(parents=True, exist_ok=True)
         own = re.compile(rf"\.?(-?\d+)(-path)?\.(png|gif)({re.escape(WRITING)})?|\.?metadata\.jsonl({WRITING})?")
         names = [(file.name, own.fullmatch(file.name)) for file in out.iterdir()]
-        self.written = [k for k in range(len(request.seeds)) if self._file(k).exists()] if names else []
+        written = [k for k in range(len(request.seeds)) if self._file(k).exists()] if names else []
         others = [name for name, m in names if m is None or (m[1] and int(m[1]) not in request.seeds)]
-        others += [self._file(k).name for k in self.written if read_settings(self._file(k)) != request.record(k)]
-        if others or (not self.written and (out / "metadata.jsonl").exists()):
-            raise ValueError(
-                f"{out} is not empty and has {[*others, 'metadata.jsonl'][0]}, which is not an image of this command; "
-                "give a new folder, so that nothing is overwritten."
-            )
+        others += [self._file(k).name for k in written if read_settings(self._file(k)) != request.record(k)]
+        if others or (not written and (out / "metadata.jsonl").exists()):
+            other = [*others, "metadata.jsonl"][0]
+            raise ValueError(f"{out} is not empty and has {other}, not of this command; give a new folder.")
 
     def _file(self, index: int) -> Path:
         return self.out / f"{self.request.seeds[index]:06d}.png"
 
     def complete(self, part: range) -> bool:
+        """Whether the images of a batch are written already."""
         return all(self._file(k).exists() for k in part)
 
     def write(self, part: range, result: GeneratedImages) -> None:
+        """Write a batch of images, and their sampling path if it was kept."""
         for k, image in zip(part, result.images, strict=True):
             if not self._file(k).exists():
                 if result.path:
@@ -98,6 +77,7 @@ class Folder(Output):
                 save_image(image, self._file(k), settings=self.request.record(k))
 
     def finish(self) -> list[Path]:
+        """Write what remains once all images are written; return the files to report."""
         rows = (
             {"file_name": self._file(k).name, "text": self.request.prompt(k), "seed": seed}
             for k, seed in enumerate(self.request.seeds)
@@ -106,18 +86,24 @@ class Folder(Output):
         return [self.out]
 
 
-class Sheet(Output):
+class Sheet:
     """One image, or a labelled row of images for each prompt, written again after each batch; and the path."""
 
     def __init__(self, out: Path, request: Request) -> None:
-        super().__init__(out, request)
+        self.out = out
+        self.request = request
         if len(request.seeds) > MOST:
             raise ValueError(f"A sheet holds {MOST:,} images; give a folder as --out for {len(request.seeds):,}.")
         out.parent.mkdir(parents=True, exist_ok=True)
         self._sheet: Image.Image | None = None
         self._path: list[list[Tensor]] = []
 
+    def complete(self, part: range) -> bool:
+        """No: a sheet is always made from the beginning."""
+        return False
+
     def write(self, part: range, result: GeneratedImages) -> None:
+        """Add a batch of images to the sheet, and keep their sampling path."""
         height, width = result.images.shape[-2:]
         if result.path:
             self._path.append(result.path)
@@ -146,6 +132,7 @@ class Sheet(Output):
         return sheet
 
     def finish(self) -> list[Path]:
+        """Write the sampling path; return the files to report."""
         frames = [torch.cat(parts) for parts in zip(*self._path, strict=True)]
         return [self.out, *(_save_path(self.out, frames) if frames else [])]
 

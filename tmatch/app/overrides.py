@@ -14,7 +14,12 @@ AnySettings = TypeVar("AnySettings", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also reads 1e-4 as a number (as YAML 1.2 does) and rejects duplicate keys."""
+    """The safe loader, which also reads 1e-4 as a number (as YAML 1.2 does) and rejects duplicate keys and aliases."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):  # aliases of aliases can stand for more than fits in memory
+            raise yaml.YAMLError("aliases such as *name are not supported; repeat the value")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -33,8 +38,12 @@ _Loader.add_implicit_resolver(
 def with_file(settings: AnySettings, path: Path) -> AnySettings:
     """Settings, overridden by a YAML file."""
     try:
-        changes = _Loader(path.read_text(encoding="utf-8-sig")).get_single_data()
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            content = file.read(2**20 + 1)
+        if len(content) > 2**20:
+            raise ValueError("it is larger than 1 MiB")
+        changes = _Loader(content.decode("utf-8-sig")).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML ({' '.join(str(error).split())}).") from error
     if isinstance(changes, dict) and {"run", "shape"} <= changes.keys():
         changes = changes["run"]  # the model.json of a run

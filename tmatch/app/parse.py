@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tmatch.config import Config, did_you_mean
+from tmatch.config import Config, did_you_mean, nonempty_path
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -42,24 +42,30 @@ def call(command: str, function: Callable[..., None], arguments: Sequence[str], 
 
 def _unvalidated() -> "ConstructorRegistry":
     """Has tyro build configurations without validation: validated later as a whole, their errors name the option."""
-    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+    from tyro import constructors
 
-    registry, delegating = ConstructorRegistry(), [False]
+    registry, delegating = constructors.ConstructorRegistry(), [False]
 
     @registry.struct_rule
-    def rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+    def rule(info: constructors.StructTypeInfo) -> constructors.StructConstructorSpec | None:
         kind = info.type
         if delegating[0] or not (isinstance(kind, type) and issubclass(kind, Config)):
             return None
         delegating[0] = True
-        spec = ConstructorRegistry.get_struct_spec(info)
+        spec = registry.get_struct_spec(info)
         delegating[0] = False
 
         def construct(**values: Any) -> Config:  # noqa: ANN401
             return kind.model_construct(**values)
 
         construct.__doc__ = kind.__doc__
-        return replace(spec, instantiate=construct) if isinstance(spec, StructConstructorSpec) else None
+        return replace(spec, instantiate=construct) if isinstance(spec, constructors.StructConstructorSpec) else None
+
+    @registry.primitive_rule
+    def path_rule(info: constructors.PrimitiveTypeInfo) -> constructors.PrimitiveConstructorSpec[Path] | None:
+        return None if info.type is not Path else constructors.PrimitiveConstructorSpec(
+            1, "PATH", lambda texts: nonempty_path(texts[0]), lambda x: isinstance(x, Path), lambda x: [str(x)]
+        )  # fmt: skip
 
     return registry
 
@@ -81,7 +87,7 @@ def _call_with_recipe(command: str, function: Callable[..., None], arguments: Se
         description=(function.__doc__ or "").splitlines()[0],
         epilog=f"`tmatch recipes` lists the recipes, `tmatch {command} RECIPE --help` the options.",
     )  # fmt: skip
-    parser.add_argument("--config", type=Path, help="YAML file of settings that override the recipe's")
+    parser.add_argument("--config", type=nonempty_path, help="YAML file of settings that override the recipe's")
     parser.add_argument("--data.kind", dest="kind", help="data set to train on instead of the recipe's")
     known, (name, *rest) = parser.parse_known_args([*arguments, ""])
     if name in ("--help", "-h"):

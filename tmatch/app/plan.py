@@ -12,10 +12,10 @@ from rich.console import Console
 
 from tmatch.app.tables import JsonFlag
 from tmatch.datasets import AssumedData
-from tmatch.plan import Plan, Precision, Utilisation, plan
-from tmatch.plan.report import render, to_json
+from tmatch.plan import Plan, Utilisation, plan, render, to_json
 from tmatch.runs import AnyRun, RunConfig
 from tmatch.runs.finetune import preflight_init
+from tmatch.tensors import Precision
 
 
 @dataclass(frozen=True)

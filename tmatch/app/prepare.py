@@ -10,7 +10,7 @@ import tyro
 
 from tmatch.codec.diffusers import PretrainedAutoencoder, load_autoencoder
 from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
-from tmatch.config import MAX_LAYERS, MAX_SIZE
+from tmatch.config import MAX_LAYERS, MAX_SIZE, nonempty_path
 from tmatch.data.crop import Crop
 from tmatch.data.manifest import ShardSettings
 from tmatch.data.sources import open_source
@@ -122,5 +122,5 @@ def main(
 
 def _absolute(name: str) -> str:
     """The absolute path of a local encoder, which runs load from other folders; a Hub name as it is."""
-    local = Path(name).is_dir() or Path(f"{name}_encoder.safetensors").is_file()
+    local = nonempty_path(name).is_dir() or Path(f"{name}_encoder.safetensors").is_file()
     return str(Path(name).absolute()) if local else name

@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 
-class Stream:
+class StandardStream:
     """A text stream whose first error is kept in `error` and whose further output is dropped."""
 
     def __init__(self, stream: Any, number: int) -> None:  # noqa: ANN401
@@ -20,13 +20,11 @@ class Stream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text, or drop it."""
         with self._kept():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or drop it."""
         with self._kept():
             self._stream.flush()
 
@@ -42,14 +40,14 @@ class Stream:
 
 
 @contextmanager
-def standard_streams() -> Iterator[Stream]:
+def standard_streams() -> Iterator[StandardStream]:
     """Replace stdout and stderr for the duration of a command, and yield stdout."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:  # closed: the next file to be opened would get its number, and everything printed
             os.open(os.devnull, os.O_RDWR)
-    stdout, stderr = Stream(sys.stdout, 1), Stream(sys.stderr, 2)
+    stdout, stderr = StandardStream(sys.stdout, 1), StandardStream(sys.stderr, 2)
     with redirect_stdout(stdout), redirect_stderr(stderr):
         try:
             yield stdout

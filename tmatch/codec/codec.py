@@ -1,6 +1,5 @@
 """Images to states and back: an optional autoencoder, then patches."""
 
-from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -61,7 +60,3 @@ class Codec(nn.Module):
         """The images of states, in [0, 1]."""
         image = self.patch.decode(x)
         return ((image + 1) / 2).clamp(0, 1) if self.autoencoder is None else self.autoencoder.decode(image)
-
-    def encode_all(self, batches: Iterable[Tensor], device: torch.device) -> State:
-        """The states of a dataset, batch by batch, on the device of the codec."""
-        return torch.cat([self.encode(batch.to(device)) for batch in batches])

@@ -1,15 +1,16 @@
 """Pretrained autoencoders, through diffusers."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tmatch.codec.patch import require_images
 from tmatch.extras import needs_extra
-from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, loading, require_weights
+from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, checked_folder, fingerprint, loading, require_weights
+from tmatch.reading import load_network, read_json, read_weights
 
 
 class PretrainedAutoencoder(nn.Module):
@@ -102,29 +103,34 @@ def load_autoencoder(
     with needs_extra(f"The autoencoder {name}", "t2i"):
         from diffusers import AutoencoderKL, AutoencoderTiny, VQModel
     kinds = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny, "VQModel": VQModel}
-    dtype, how = ENCODER_DTYPES[precision], hub.arguments()
+    dtype = ENCODER_DTYPES[precision]
     advice = "pass a hub name, a folder with config.json and safetensors, or the stem of a tiny model's files."
     tiny = Path(f"{name}_encoder.safetensors")
-    with loading("autoencoder", str(tiny) if tiny.is_file() else name, advice):
-        if tiny.is_file():
+    if hub.is_local(tiny):
+        with loading("autoencoder", str(tiny), advice):
             return PretrainedAutoencoder(nn.Module.to(_tiny(name, AutoencoderTiny), dtype), name, precision)
-        kind = AutoencoderKL.load_config(name, **how).get("_class_name")
+    with loading("autoencoder", name, advice), checked_folder(name, hub) as (folder, weights):
+        config = read_json(folder / "config.json")
+        kind = config.get("_class_name")
         if kind not in kinds:
             raise ValueError(f"its class is {kind}, not one of {', '.join(kinds)}")
+        with torch.device("meta"):
+            needed = sum(weight.numel() for weight in kinds[kind].from_config(config).parameters())
+        if needed > 2 * weights:
+            raise ValueError(f"its configuration describes {needed:,} weights, but its files have {weights:,}")
         network, found = kinds[kind].from_pretrained(
-            name, torch_dtype=dtype, use_safetensors=True, output_loading_info=True, **how
+            folder, torch_dtype=dtype, use_safetensors=True, output_loading_info=True
         )
-        require_weights(found["missing_keys"])
+        require_weights(network, found["missing_keys"])
     return (PretrainedCodes if kind == "VQModel" else PretrainedAutoencoder)(network, name, precision)
 
 
 def _tiny(stem: str, kind: Any) -> nn.Module:  # noqa: ANN401
     """A tiny autoencoder from its two files; their decoder counts a first layer that diffusers omits."""
-    encoder, decoder = (load_file(f"{stem}_{part}.safetensors") for part in ("encoder", "decoder"))
+    encoder, decoder = (read_weights(Path(f"{stem}_{part}.safetensors")) for part in ("encoder", "decoder"))
     weights = {f"encoder.layers.{name}": weight for name, weight in encoder.items()}
     for name, weight in decoder.items():
         layer, rest = name.split(".", 1)
         weights[f"decoder.layers.{int(layer) - 1}.{rest}"] = weight
-    network: nn.Module = kind(latent_channels=decoder["1.weight"].shape[1])
-    network.load_state_dict(weights)
-    return network
+    build: Any = partial(kind, latent_channels=decoder["1.weight"].shape[1])
+    return load_network(build, weights, [1], f"{stem} are not those of a tiny autoencoder")

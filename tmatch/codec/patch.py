@@ -31,14 +31,6 @@ class Patchify:
 
     def encode(self, image: Tensor) -> State:
         """(b, c, h, w) -> (b, h/p, w/q, p q c)."""
-        if image.ndim != 4:
-            raise ValueError(f"Images must have shape (batch, channels, height, width); got {tuple(image.shape)}.")
-        height, width = image.shape[-2:]
-        if height % self.patch[0] or width % self.patch[1]:
-            raise ValueError(
-                f"A {height}x{width} image cannot be cut into {self.patch[0]}x{self.patch[1]} patches; "
-                "crop or resize it to a multiple of the patch."
-            )
         return merge(image.movedim(1, -1), self.patch)
 
     def decode(self, x: State) -> Tensor:

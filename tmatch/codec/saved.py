@@ -4,9 +4,7 @@ import json
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from pydantic import Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from pydantic import Field
 from torch import nn
 
 from tmatch.codec.autoencoder import Autoencoder
@@ -14,7 +12,7 @@ from tmatch.codec.codec import Codec
 from tmatch.codec.codes import CodeAutoencoder
 from tmatch.config import Config, Count, Dimension, Layers
 from tmatch.hub import fingerprint
-from tmatch.rng import seeded_init
+from tmatch.reading import first_line, load_network, read_json, read_weights
 
 WEIGHTS, SETTINGS = "autoencoder.safetensors", "recipe.json"
 
@@ -42,15 +40,14 @@ SHIPPED = {"shapes": AutoencoderConfig(), "shapes-codes": AutoencoderConfig(chan
 
 def load_autoencoder_file(path: Path, config: AutoencoderConfig) -> Autoencoder | CodeAutoencoder:
     """An autoencoder from the weights that a run wrote."""
-    with seeded_init(0):  # leaves the global generator alone
-        autoencoder, tensors = config.build(), load_file(path)
+    tensors = read_weights(path)
     levels = tensors.get("quantiser.levels")
     if (() if levels is None else tuple(levels.tolist())) != config.levels:
         raise ValueError(
             f"{path} has a codebook with levels {None if levels is None else levels.tolist()}, but its settings say "
             f"{list(config.levels)}; use the weights and the settings of one run."
         )
-    autoencoder.load_state_dict(tensors)
+    autoencoder = load_network(config.build, tensors, [config.blocks], f"{path} do not fit its settings")
     return autoencoder.requires_grad_(False).eval()
 
 
@@ -73,12 +70,12 @@ def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder |
                 "a finished autoencoder run."
             )
     try:
-        saved = json.loads((folder / SETTINGS).read_text())
+        saved = read_json(folder / SETTINGS)
         architecture = {key: saved[key] for key in AutoencoderConfig.model_fields}
         config = AutoencoderConfig.model_validate_json(json.dumps(architecture))
-        return load_autoencoder_file(folder / WEIGHTS, config)
-    except (ValidationError, SafetensorError, RuntimeError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"The autoencoder in {folder} cannot be loaded ({str(error).splitlines()[0]}).") from error
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(f"The autoencoder in {folder} cannot be loaded ({first_line(error)}).") from error
+    return load_autoencoder_file(folder / WEIGHTS, config)
 
 
 def autoencoder_digest(codec: Codec) -> str | None:

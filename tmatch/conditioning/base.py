@@ -32,10 +32,12 @@ class Conditioner(nn.Module, ABC):
 
 
 def require_text(inputs: Sequence[Any]) -> None:
-    """Reject inputs that are not captions, such as class labels."""
+    """Reject inputs that are not valid text, such as class labels."""
     for given in inputs:
         if not isinstance(given, str):
             raise ValueError(f"A prompt or caption must be a string; got {given!r}. For class labels, use ClassLabels.")
+        if has_surrogates(given):
+            raise ValueError(f"The prompt {shortened(given)!r} is invalid Unicode (unpaired surrogate); is it UTF-8?")
 
 
 def shortened(text: str, length: int = 60) -> str:

@@ -35,9 +35,8 @@ class ClassLabels(Conditioner):
 
     def __init__(self, classes: Sequence[str] | int, width: int = 128) -> None:
         super().__init__()
-        names = map(str, range(classes)) if isinstance(classes, int) else classes
-        self.classes = tuple(names)
-        positive_int("The number of classes", len(self.classes))
+        count = positive_int("The number of classes", classes if isinstance(classes, int) else len(classes))
+        self.classes = tuple(map(str, range(count)) if isinstance(classes, int) else classes)
         self._index = {name: index for index, name in enumerate(self.classes)}
         if len(self._index) != len(self.classes):
             raise ValueError("Class names must be unique.")

@@ -1,8 +1,8 @@
 """Pretrained text encoders, through transformers."""
 
 import json
+import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +11,11 @@ from torch import nn
 from tmatch.condition import Condition
 from tmatch.conditioning.base import Conditioner, require_text, shortened
 from tmatch.extras import needs_extra
-from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, fingerprint, loading, require_weights
+from tmatch.hub import ENCODER_DTYPES, EncoderDtype, HubOptions, checked_folder, fingerprint, loading, require_weights
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+_TOKENIZING = threading.Lock()
+"""Held while a tokenizer runs: each call sets its padding and truncation, which all threads share."""
 
 
 class PretrainedText(Conditioner):
@@ -49,7 +51,8 @@ class PretrainedText(Conditioner):
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
         """The number of tokens of each caption, before truncation."""
-        return [len(words) for words in self.tokenizer(list(captions), verbose=False).input_ids] if captions else []
+        with _TOKENIZING:
+            return [len(words) for words in self.tokenizer(list(captions), verbose=False).input_ids] if captions else []
 
     def prompt_warnings(self, prompts: Sequence[str]) -> list[str]:
         long = [p for p, length in zip(prompts, self.lengths(prompts), strict=True) if length > self.max_length]
@@ -59,9 +62,9 @@ class PretrainedText(Conditioner):
     @torch.no_grad()
     def forward(self, inputs: Sequence[str]) -> Condition:
         require_text(inputs)
-        words = self.tokenizer(
-            list(inputs), padding=True, truncation=True, max_length=self.max_length, return_tensors="pt"
-        ).to(self.network.device)
+        how = {"padding": True, "truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
+        with _TOKENIZING:
+            words = self.tokenizer(list(inputs), **how).to(self.network.device)
         tokens = self.network(input_ids=words.input_ids, attention_mask=words.attention_mask).last_hidden_state
         return Condition(tokens, words.attention_mask.bool())
 
@@ -82,24 +85,24 @@ def load_text_encoder(
             AutoTokenizer,
             CLIPTextModel,
         )
-    how = {"trust_remote_code": False, **hub.arguments()}
+    how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     advice = "pass the hub name or the folder of a T5, CLIP or sentence encoder with its tokenizer and safetensors."
-    with loading("text encoder", name, advice):
-        if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZERS):
+    with loading("text encoder", name, advice), checked_folder(name, hub) as (folder, _):
+        if not any((folder / file).is_file() for file in TOKENIZERS):
             raise ValueError(f"it has no tokenizer, which is one of {', '.join(TOKENIZERS)}")
-        config = AutoConfig.from_pretrained(name, **how)
+        config = AutoConfig.from_pretrained(folder, **how)
         kind: Any = CLIPTextModel if config.model_type.startswith("clip") else AutoModel
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # the T5 family, without its decoder
             kind = AutoModelForTextEncoding
         network, found = kind.from_pretrained(
-            name, dtype=ENCODER_DTYPES[precision], use_safetensors=True, output_loading_info=True, **how
+            folder, dtype=ENCODER_DTYPES[precision], use_safetensors=True, output_loading_info=True, **how
         )
         if config.is_encoder_decoder and kind is AutoModel:  # as BART, whose last hidden states are the decoder's
             network = network.get_encoder()
-        require_weights(key for key in found["missing_keys"] if not key.startswith("pooler."))
+        require_weights(network, (key for key in found["missing_keys"] if not key.startswith("pooler.")))
         if found["missing_keys"]:  # the output of a pooler is not used
             network.pooler = nn.Identity()
-        tokenizer = _padding(AutoTokenizer.from_pretrained(name, **how))
+        tokenizer = _padding(AutoTokenizer.from_pretrained(folder, **how))
         encoder = PretrainedText(network, tokenizer, name, _limit(network, tokenizer, max_length), precision)
         encoder([""])  # fail now if it does not read text
     return encoder

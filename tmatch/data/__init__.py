@@ -6,10 +6,4 @@ from tmatch.data.folder import FolderImages
 from tmatch.data.shapes import ShapeImages
 from tmatch.data.toy import TOYS
 
-__all__ = [
-    "TOYS",
-    "CaptionedImages",
-    "FolderImages",
-    "InMemory",
-    "ShapeImages",
-]
+__all__ = ["TOYS", "CaptionedImages", "FolderImages", "InMemory", "ShapeImages"]

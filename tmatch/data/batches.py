@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tmatch.condition import Condition
 from tmatch.tensors import State, positive_int, require_finite
 
 
@@ -27,23 +26,18 @@ def _order(count: int, seed: int, epoch: int) -> Tensor:
 
 @dataclass(frozen=True)
 class InMemory:
-    """States, and optionally their conditions, in batches that depend on (seed, step) alone.
+    """States in batches that depend on (seed, step) alone.
 
     Each epoch has its own permutation; a batch may span two epochs, so that no sample is dropped.
     """
 
     x: State
-    condition: Condition | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_finite("the data", self.x)
         if self.x.ndim < 3 or len(self.x) == 0:
             raise ValueError(f"States must have shape (samples, *grid, channels); got {tuple(self.x.shape)}.")
-        if self.condition is not None and len(self.condition) != len(self.x):
-            raise ValueError(
-                f"Each state needs one condition; got {len(self.x)} states and {len(self.condition)} conditions."
-            )
-        require_finite("the data", self.x)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -55,11 +49,6 @@ class InMemory:
         order = torch.cat([_order(len(self), self.seed, epoch) for epoch in epochs])
         offset = first - epochs[0] * len(self)
         return order[offset : offset + size]
-
-    def batch(self, step: int, size: int) -> tuple[State, Condition | None]:
-        """The states and conditions of a step's batch."""
-        chosen = self.indices(step, size)
-        return self.x[chosen], None if self.condition is None else self.condition[chosen]
 
 
 class BatchSource(ABC):

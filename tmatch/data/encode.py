@@ -61,7 +61,8 @@ def encode_dataset(
         with suppress(SafetensorError):  # encode again if the file is damaged
             return load_file(file)["states"].to(device)
     count = -(-len(images) // BATCH_SIZE)
-    states = codec.encode_all(progress_bar(images.batches(), "Encoding images", count, progress), device)
+    batches = progress_bar(images.batches(), "Encoding images", count, progress)
+    states = torch.cat([codec.encode(batch.to(device)) for batch in batches])
     if cache is not None and rank_and_world_size()[0] == 0:
         try:
             write_tensors(file, {"states": states})

@@ -200,7 +200,6 @@ class ShapeImages(CaptionedImages):
     def __init__(self, seed: int, count: int, sentences: Sentences = "all") -> None:
         self.shapes = Shapes(seed)
         self.index: list[int] = []
-        self.skill: list[str] = []
         self.captions: list[str] = []
         first = 0
         while len(self.index) < count:
@@ -210,7 +209,6 @@ class ShapeImages(CaptionedImages):
             wanted = (sentences == "all") | (scenes.withheld == (sentences == "withheld"))
             for k in wanted.nonzero().flatten().tolist()[: count - len(self.index)]:
                 self.index.append(int(indices[k]))
-                self.skill.append(SKILLS[scenes.skill[k]])
                 self.captions.append(scenes.captions[k])
 
     def load(self, indices: Sequence[int]) -> Tensor:

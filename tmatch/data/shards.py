@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,10 +46,6 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.latents)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, as in the file."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def caption(self, sample: int, turn: int) -> Tensor:
         """The tokens of one of a sample's captions, which are used in turn."""
@@ -132,7 +128,7 @@ def _manifest(folder: Path) -> Manifest:
         raise ValueError(f"{folder} contains no complete set of shards: it has no {MANIFEST}; run `tmatch prepare`.")
     try:
         manifest = Manifest.model_validate_json(json.dumps(migrate_manifest(json.loads(file.read_bytes()))))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} is not a valid manifest ({error}); run `tmatch prepare` again.") from error
     if manifest.samples == 0:
         raise ValueError(f"{folder} contains no samples: every row was skipped, for the reasons in its skipped.jsonl.")

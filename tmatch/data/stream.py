@@ -1,6 +1,7 @@
 """Data shards as an infinite stream of batches, the same for any number of processes."""
 
 import os
+import resource
 import signal
 import threading
 from array import array
@@ -156,7 +157,7 @@ def step_parts(step: int, mine: range, first: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class BatchParts(Dataset[Batch | ValueError]):
+class BatchParts(Dataset[Batch | Exception]):
     """Parts of batches by (step, part), for the workers of a `DataLoader`; each worker opens the shards itself."""
 
     folders: tuple[Path, ...]
@@ -174,11 +175,11 @@ class BatchParts(Dataset[Batch | ValueError]):
         among = (rank * readers + own, number * readers)
         return Stream(ShardSet(*self.folders), self.seed, self.window, among, readers)
 
-    def __getitem__(self, key: tuple[int, int]) -> Batch | ValueError:
+    def __getitem__(self, key: tuple[int, int]) -> Batch | Exception:
         step, part = key
         try:
             return self.stream.batch(step, self.size, part, self.parts)
-        except ValueError as error:  # a damaged shard; raised in a worker, its message would be lost
+        except (ValueError, OSError, MemoryError, RuntimeError) as error:  # raised in a worker, it would be a traceback
             return error
 
     def prefetch(self, keys: Iterator[tuple[int, int]], workers: int = 0, pinned: bool = False) -> Iterator[Batch]:
@@ -187,13 +188,21 @@ class BatchParts(Dataset[Batch | ValueError]):
             self, batch_size=None, sampler=keys, num_workers=workers, pin_memory=pinned, worker_init_fn=_ignore_signals
         )
         waiting: list[Batch] = []
-        for number, batch in enumerate(loader, 1):
-            if isinstance(batch, ValueError):
-                raise batch
-            waiting.append(batch)
-            if number >= workers:  # every worker has verified its share
-                yield from waiting
-                waiting.clear()
+        least, limit = 32 + 10 * workers, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if workers and 0 <= limit < least:  # they would fail or hang; -1 is infinity
+            raise ValueError(f"{workers} workers need {least} file descriptors: run `ulimit -n {least}`, or use fewer.")
+        try:
+            for number, batch in enumerate(loader, 1):
+                if isinstance(batch, Exception):
+                    raise batch
+                waiting.append(batch)
+                if number >= workers:  # every worker has verified its share
+                    yield from waiting
+                    waiting.clear()
+        except (OSError, MemoryError, RuntimeError) as error:  # a worker did not start, or was killed
+            if workers:
+                raise ValueError(f"One of {workers} workers failed ({error}); set fewer --data.workers.") from error
+            raise
 
 
 def _ignore_signals(_: int) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tmatch.config import Dimension
+from tmatch.config import Dimension, NonemptyPath
 from tmatch.data import CaptionedImages, FolderImages
 from tmatch.datasets.base import Split
 from tmatch.datasets.images import ImageData
@@ -15,7 +15,7 @@ class FolderData(ImageData):
     """A folder of images with a `metadata.jsonl`; one image in twenty is held out for validation."""
 
     kind: Literal["folder"] = "folder"
-    folder: Path = Field(default=Path("images"), description="folder of the images and metadata.jsonl")
+    folder: NonemptyPath = Field(default=Path("images"), description="folder of the images and metadata.jsonl")
     size: Dimension = Field(default=32, description="height and width to crop and resize each image to, in pixels")
 
     @property

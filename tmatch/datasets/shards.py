@@ -14,7 +14,7 @@ from tmatch.codec import Codec, Patchify
 from tmatch.codec.diffusers import load_autoencoder
 from tmatch.conditioning import Conditioner, EmbeddedText
 from tmatch.conditioning.transformers import load_text_encoder
-from tmatch.config import MAX_LAYERS, Count, free_field
+from tmatch.config import MAX_LAYERS, Count, NonemptyPath, free_field
 from tmatch.data import InMemory
 from tmatch.data.manifest import AutoencoderIdentity, Identity, TextIdentity
 from tmatch.data.shards import MANIFEST, ShardSet
@@ -80,8 +80,8 @@ class ShardsData(DataConfig):
     """Data shards that `tmatch prepare` wrote; their encoders are frozen."""
 
     kind: Literal["shards"] = "shards"
-    folders: tuple[Path, ...] = free_field((Path("shards"),), "folders that `tmatch prepare` wrote", min_length=1)
-    validation: Path | None = free_field(None, "another such folder, for validation")
+    folders: tuple[NonemptyPath, ...] = free_field((Path("shards"),), "folders from `tmatch prepare`", min_length=1)
+    validation: NonemptyPath | None = free_field(None, "another such folder, for validation")
     window: Count = Field(default=8, description="number of shards to shuffle among each other")
     workers: int = free_field(0, "processes that read ahead", ge=0, le=MAX_LAYERS)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tmatch.codec import Codec
 from tmatch.condition import Condition
 from tmatch.conditioning import Conditioner
-from tmatch.conditioning.base import has_surrogates, shortened
+from tmatch.conditioning.base import require_text
 from tmatch.config import MAX_SIZE
 from tmatch.generation.config import SamplingConfig
 from tmatch.generation.frames import frames
@@ -30,15 +30,6 @@ class GeneratedImages:
     seconds: float
     path: list[Tensor] = field(default_factory=list)
     """On request, intermediate images (n, 3, height, width)."""
-
-
-def require_prompts(*prompts: object) -> None:
-    """Reject prompts that are not valid text."""
-    for prompt in prompts:
-        if not isinstance(prompt, str):
-            raise ValueError(f"A prompt is a string; got {prompt!r}.")
-        if has_surrogates(prompt):
-            raise ValueError(f"The prompt {shortened(prompt)!r} is invalid Unicode (unpaired surrogate); is it UTF-8?")
 
 
 class TextToImage(nn.Module):
@@ -98,10 +89,7 @@ class TextToImage(nn.Module):
         )  # fmt: skip
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
         if not (result.x.isfinite().all() and images.isfinite().all()):  # clamped to [0, 1] they would look like images
-            raise ValueError(
-                f"Sampling diverged to NaN or infinity: use a guidance scale below {sampling.guidance:g}, or a model "
-                "whose training did not diverge."
-            )
+            raise ValueError("Sampling diverged to NaN or infinity: use less guidance, or another model.")
         path = frames(result.path, self.codec, size) if keep_path else []
         return GeneratedImages(images, result.evaluations, result.seconds, path)
 
@@ -110,7 +98,7 @@ class TextToImage(nn.Module):
         conditional = self.encoder.width is not None
         if len(inputs) == 0 or (conditional and any(isinstance(x, str) and not x.strip() for x in inputs)):
             raise ValueError("A prompt is empty; describe an image, such as 'a red circle'.")
-        require_prompts(*(x for x in (*inputs, negative) if isinstance(x, str)))
+        require_text([x for x in (*inputs, negative) if isinstance(x, str)])
         if len(seeds) != len(inputs):
             raise ValueError(f"There are {len(seeds)} seeds for {len(inputs)} images; give one seed per image.")
 

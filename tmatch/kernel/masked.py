@@ -79,10 +79,8 @@ class MaskedTokens(SequentialKernel):
     token of zeros differs from a hidden one.
     """
 
-    def __init__(
-        self, backbone: nn.Module, distribution: TokenDistribution, ratio: MaskingRatio, dependent: bool = False
-    ) -> None:
-        super().__init__(backbone, distribution, dependent)
+    def __init__(self, backbone: nn.Module, distribution: TokenDistribution, ratio: MaskingRatio) -> None:
+        super().__init__(backbone, distribution)
         if "positions" not in signature(backbone.forward).parameters:
             raise ValueError(f"{type(backbone).__name__} takes no positions, which mark hidden tokens; use a DiT.")
         self.ratio = ratio
@@ -148,11 +146,10 @@ class Masked(MaskedTokens):
     """The backbone reads a linear map of (X_t^i, Y^i), with zeros for a hidden Y^i: MARTM, and MAR with T = 1."""
 
     def __init__(
-        self, backbone: nn.Module, distribution: TokenDistribution, channels: int, width: int, ratio: MaskingRatio,
-        dependent: bool = False,
-    ) -> None:  # fmt: skip
+        self, backbone: nn.Module, distribution: TokenDistribution, channels: int, width: int, ratio: MaskingRatio
+    ) -> None:
         """Tokens have `channels` numbers; the backbone reads `width`, enough for both X_t^i and Y^i."""
-        super().__init__(backbone, distribution, ratio, dependent)
+        super().__init__(backbone, distribution, ratio)
         if width < 2 * channels:
             raise ValueError(f"A backbone of {width} channels has too few for X_t and Y with {channels} each.")
         self.join = nn.Linear(2 * channels, width)

@@ -21,10 +21,6 @@ class Accelerator:
     memory: int
     bandwidth: float
 
-    def peak(self, precision: Precision) -> float:
-        """Return the FLOP/s of matrix products in a precision."""
-        return {"bfloat16": self.bfloat16, "tf32": self.tf32, "float32": self.float32}[precision]
-
 
 _ALL = (
     Accelerator("H100 SXM", 989.4e12, 494.7e12, 66.9e12, 80 * GIB, 3.35e12),

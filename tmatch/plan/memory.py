@@ -27,11 +27,6 @@ class Memory:
     activations: int
 
     @property
-    def states(self) -> int:
-        """Everything but copies and activations."""
-        return self.weights + self.gradients + self.moments + self.average
-
-    @property
     def total(self) -> int:
         return sum(asdict(self).values())
 

@@ -1,7 +1,5 @@
 """A plan: what training a model and sampling from it costs on given GPUs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -92,16 +90,12 @@ class Plan:
     def gpu_hours(self) -> float:
         return self.gpus * self.steps * self.seconds_per_step / HOUR
 
-    def sampling_seconds(self, *networks: str, transitions: int | None = None, head_steps: int | None = None) -> float:
-        """Return the seconds of all calls of some networks (default: all); T (backbone + S head) for other steps."""
-        own, total = self.sampling, 0.0
-        for calls in (calls for calls in own.calls if calls.network in (networks or NETWORKS)):
-            head = calls.network == "head"
-            times = (transitions or own.transitions) / own.transitions
-            if head and calls.evaluations:
-                times *= (head_steps or own.config.head_steps) / own.config.head_steps
-            share = self.utilisation.head if head else self.utilisation.backbone
-            total += times * calls.count * seconds(calls.each, self.device, self.precision, share)
+    def sampling_seconds(self, *networks: str) -> float:
+        """Return the seconds of all calls of some networks (default: all)."""
+        total = 0.0
+        for calls in (calls for calls in self.sampling.calls if calls.network in (networks or NETWORKS)):
+            share = self.utilisation.head if calls.network == "head" else self.utilisation.backbone
+            total += calls.count * seconds(calls.each, self.device, self.precision, share)
         return total
 
     def fits(self, memory: Memory) -> bool:
@@ -116,7 +110,7 @@ class Plan:
 
 def seconds(each: Cost, device: Accelerator, precision: Precision, utilisation: float) -> float:
     """max(FLOPs / (peak x utilisation), bytes of weights read / bandwidth)."""
-    computing = each.flops / (device.peak(precision) * utilisation)
+    computing = each.flops / (getattr(device, precision) * utilisation)
     return max(computing, each.weights * bytes_per_number(precision) / device.bandwidth)
 
 
@@ -147,11 +141,10 @@ def plan(
     parts = positive_int("The number of GPUs", gpus) * accumulation
     _require_plannable(model, positive_int("The batch", batch), parts, gpus, replicas)
     micro_batch, found = batch // parts, dict[str, Memory]()
-    with _require_no_values(model):
-        sampled = sampling_cost(model, shape, text, sampling)
-        once = flops(model, shape, text, micro_batch)
-        measure = partial(activations, model, shape, text, micro_batch, precision)
-        used = measure(checkpoint=False), measure(checkpoint=True) if checkpointed(model) else None
+    sampled = sampling_cost(model, shape, text, sampling)
+    once = flops(model, shape, text, micro_batch)
+    measure = partial(activations, model, shape, text, micro_batch, precision)
+    used = measure(checkpoint=False), measure(checkpoint=True) if checkpointed(model) else None
     for kind, kept in zip(("", ", checkpointing"), used, strict=True):
         if kept is not None:
             found[f"DDP{kind}"] = replicated(model, kept)
@@ -175,16 +168,3 @@ def _require_plannable(model: Model, batch: int, parts: int, gpus: int, replicas
         )
     if gpus % positive_int("The number of replicas", replicas):
         raise ValueError(f"{gpus} GPUs are not divisible into {replicas} replicas.")
-
-
-@contextmanager
-def _require_no_values(model: Model) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if "meta" not in str(error):
-            raise
-        raise ValueError(
-            f"{type(model.kernel.backbone).__name__} depends on values, which meta tensors do not have; "
-            f"plan with a DiT or a Llama of the same size ({error})."
-        ) from error

@@ -10,15 +10,12 @@ from rich.table import Column, Table
 from tmatch.plan.devices import GIB
 from tmatch.plan.plan import NETWORKS, SPARE, Plan
 
-STEPS = (1, 4, 16, 32, 64, 128)
-HEAD_STEPS = (1, 4, 16, 64)
-
 
 def render(plan: Plan, width: int = 120) -> str:
     """Return the plan as tables of plain text."""
     text = StringIO()
     console = Console(file=text, width=width, color_system=None, highlight=False)
-    for table in (_model(plan), _memory(plan), _training(plan), _sampling(plan), _times(plan)):
+    for table in (_model(plan), _memory(plan), _training(plan), _sampling(plan)):
         console.print(table)
     return text.getvalue()
 
@@ -53,7 +50,6 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "flops": {name: sampled.flops(name) for name in NETWORKS},
             "seconds": {name: plan.sampling_seconds(name) for name in NETWORKS},
             "min_seconds": plan.sampling_seconds(),
-            "min_seconds_by_steps": _seconds_by_steps(plan),
         },
     }  # fmt: skip
 
@@ -106,21 +102,4 @@ def _sampling(plan: Plan) -> Table:
     for name in NETWORKS:
         numbers = f"{sampled.evaluations(name):,}", f"{sampled.flops(name) / 1e9:,.1f}"
         table.add_row(name, *numbers, f"{plan.sampling_seconds(name):,.4f}")
-    return table
-
-
-def _seconds_by_steps(plan: Plan) -> dict[int, dict[int, float]]:
-    """Return seconds by transitions and head steps; only the model's own where there is no choice."""
-    sampled = plan.sampling
-    rows = (sampled.transitions,) if sampled.config.steps is None else STEPS
-    columns = HEAD_STEPS if sampled.evaluations("head") else (sampled.config.head_steps,)
-    return {n: {k: plan.sampling_seconds(transitions=n, head_steps=k) for k in columns} for n in rows}
-
-
-def _times(plan: Plan) -> Table:
-    rows, has_head = _seconds_by_steps(plan), plan.sampling.evaluations("head")
-    columns = [f"{head} head" if has_head else "no head" for head in next(iter(rows.values()))]
-    table = Table("", *columns, title="Minimum seconds by transitions and head steps", min_width=56)
-    for steps, row in rows.items():
-        table.add_row(str(steps), *(f"{seconds:,.3f}" for seconds in row.values()))
     return table

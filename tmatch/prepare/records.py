@@ -37,7 +37,7 @@ class Records:
             record = json.loads(self._file(number).read_bytes())
             record.pop("settings", None)  # format 1
             return Chunk.model_validate_json(json.dumps(record))
-        except (FileNotFoundError, ValueError, AttributeError):
+        except (FileNotFoundError, ValueError, AttributeError, RecursionError):
             return None
 
     def exists(self, number: int) -> bool:
@@ -68,5 +68,5 @@ def _read_settings(file: Path) -> ShardSettings | None:
         found = json.loads(file.read_bytes())
         settings = found if "batch_size" in found else migrate_manifest({"settings": found})["settings"]
         return ShardSettings.model_validate_json(json.dumps(settings))
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import cache
 from io import BytesIO
 from itertools import islice
@@ -184,8 +184,7 @@ class Preparation:
 
     def _latents(self, images: Tensor) -> Tensor:
         """Latents in the dtype of the shards; codes stay floating-point, so that an overflow shows."""
-        with self._explain_out_of_memory(self.autoencoder.name, len(images), "images"):
-            latents = self.autoencoder.encode(images.to(self.device).float() / 255).cpu()
+        latents = self.autoencoder.encode(images.to(self.device).float() / 255).cpu()
         continuous = self.settings.autoencoder.codebook_size is None
         return latents.to(ENCODER_DTYPES[self.settings.dtype]) if continuous else latents
 
@@ -198,9 +197,8 @@ class Preparation:
         lengths, tokens = self.text.lengths(captions), dict[int, Tensor]()
         order, size = sorted(range(len(captions)), key=lengths.__getitem__), self.settings.batch_size
         for part in (order[first : first + size] for first in range(0, len(order), size)):
-            with self._explain_out_of_memory(self.text.name, len(part), "captions"):
-                condition = self.text([captions[k] for k in part])
-                encoded, mask = self._in_dtype(condition.tokens), condition.mask.cpu()
+            condition = self.text([captions[k] for k in part])
+            encoded, mask = self._in_dtype(condition.tokens), condition.mask.cpu()
             tokens |= {k: row[valid] for k, row, valid in zip(part, encoded, mask, strict=True)}
         rest = (tokens[k] for k in range(len(captions)))
         longer = sum(length > self.settings.text.max_length for length in lengths)
@@ -216,15 +214,6 @@ class Preparation:
             )
         return converted
 
-    @contextmanager
-    def _explain_out_of_memory(self, name: str, count: int, what: str) -> Iterator[None]:
-        try:
-            yield
-        except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"{name} runs out of memory with {count} {what} per batch; set a smaller --batch-size or --device cpu."
-            ) from error
-
     def _write(self, number: int, encoded: EncodedChunk, done: dict[int, Chunk]) -> None:
         """Write the shards of a chunk, then its record."""
         self.records.forget(number)
@@ -232,7 +221,7 @@ class Preparation:
         shards = []
         for (height, width), samples in by_size.items():
             file = f"{number:06d}-{height}x{width}.safetensors"
-            checksum = write_shard(self.out / file, samples.tensors())
+            checksum = write_shard(self.out / file, vars(samples))
             size = (samples.latents.shape[2], samples.latents.shape[3])
             shards.append(Shard(file=file, samples=len(samples), size=size, sha256=checksum))
         done[number] = Chunk(

@@ -17,20 +17,9 @@ A new process is a subclass with a `next_noise`.
 
 from tmatch.process.base import Process, Transition
 from tmatch.process.noise import DiffusionProcess, GaussianProcess, IndependentLinearProcess, LinearProcess
-from tmatch.process.schedule import SCHEDULES, Cosine, Linear, Schedule, VariancePreserving
-
-PROCESSES: dict[str, Process] = {
-    "linear": LinearProcess(),
-    "independent-linear": IndependentLinearProcess(),
-    "gaussian-cosine": GaussianProcess(Cosine()),
-    "gaussian-variance-preserving": GaussianProcess(VariancePreserving()),
-    "diffusion-cosine": DiffusionProcess(Cosine()),
-    "diffusion-variance-preserving": DiffusionProcess(VariancePreserving()),
-}
+from tmatch.process.schedule import Cosine, Linear, Schedule, VariancePreserving
 
 __all__ = [
-    "PROCESSES",
-    "SCHEDULES",
     "Cosine",
     "DiffusionProcess",
     "GaussianProcess",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tmatch.process.schedule import Schedule
 from tmatch.rng import RandomStreams
-from tmatch.tensors import State, Time, expand_like
+from tmatch.tensors import State, Time, expand_like, positive_int
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Process(ABC):
 
     def source(self, shape: Iterable[int], rng: RandomStreams) -> State:
         """X_0 ~ p_0 = N(0, I)."""
-        return rng.normal(*shape)
+        return rng.normal(*(positive_int("Each size of a state", size) for size in shape))
 
     def sample(self, x_T: State, t: Time, t_next: Time, rng: RandomStreams) -> Transition:
         """(X_t, X_{t+1}) ~ q(. | X_T)."""

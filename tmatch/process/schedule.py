@@ -75,10 +75,3 @@ class VariancePreserving(Schedule):
 
     def alpha(self, t: Time) -> Time:
         return self._log_alpha(t).exp()
-
-
-SCHEDULES: dict[str, Schedule] = {
-    "linear": Linear(),
-    "cosine": Cosine(),
-    "variance-preserving": VariancePreserving(),
-}

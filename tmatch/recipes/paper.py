@@ -22,6 +22,7 @@ _IN_TURN = (
 _PAPER: dict[str, SamplingConfig] = {
     "fm": SamplingConfig(steps=256, guidance=6.5),
     "dtm": _REPORTED,
+    "dtm-32": _GRID_STEPS,
     "dtm-mean": _REPORTED,
     **dict.fromkeys(_IN_TURN, _GRID_STEPS),
     **dict.fromkeys(("mar", "mar-fluid"), _MASKED),

@@ -38,13 +38,9 @@ class BackboneConfig(Config):
 class InitConfig(Config):
     """Trained model to start from."""
 
-    model: str | None = Field(
-        default=None, description="name or folder of a model; weights of matching shape are loaded"
-    )
+    model: str | None = Field(default=None, min_length=1, description="name or folder of a model to load weights from")
     freeze: bool = Field(default=False, description="do not train the loaded weights (except a grown vocabulary)")
-    lora: int = Field(
-        default=0, ge=0, le=MAX_SIZE, description="train the backbone by LoRA of this rank; 0 trains it fully"
-    )
+    lora: int = Field(default=0, ge=0, le=MAX_SIZE, description="rank of LoRA on the backbone; 0 trains it fully")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -66,6 +62,7 @@ class RunConfig(Config):
     data: AnyData
     autoencoder: str | None = Field(
         default=None,
+        min_length=1,
         description="autoencoder of in-memory images: 'shapes', 'shapes-codes', 'none' (pixels), or a run's folder",
     )
     patch: tuple[Dimension, Dimension] = Field(default=(2, 2), description="latent pixels per token")

@@ -46,16 +46,15 @@ Training data, its licence, and intended use: fill in here.
 )
 
 
-def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16, card: str | None = None) -> None:
-    """Write a model to a new folder that `load_model` reads, with its weights in `dtype` and a model `card`.
+def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write a model to a new folder that `load_model` reads, with its weights in `dtype` and a model card.
 
-    Without `card`, a model that was exported before keeps its own card, which may have been edited; others get a new
-    one. Pretrained encoders that exist only on this machine are included; those on the hub are referenced by name. The
-    folder is written completely or not at all.
+    A model that was exported before keeps its own card, which may have been edited. Pretrained encoders are
+    included if they exist only on this machine. The folder is written completely or not at all.
     """
     if not is_free(out):
         raise ValueError(f"{out} is not empty; choose a new folder, so that nothing is overwritten.")
-    card = card or _own_card(model.folder, out.name) or model_card(model, out.name)
+    card = _own_card(model.folder, out.name) or model_card(model, out.name)
     config = _anonymous(model)
     with atomic_folder(out) as draft:
         write_text(draft / "model.json", config.model_dump_json(indent=2) + "\n")

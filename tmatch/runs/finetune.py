@@ -16,7 +16,7 @@ from tmatch.model import Model
 from tmatch.ranks import rank_and_world_size
 from tmatch.rng import seeded_init
 from tmatch.runs.config import BackboneConfig, InitConfig, ModelConfig
-from tmatch.runs.load import build_network, read_config, read_model
+from tmatch.runs.load import read_config, read_model
 from tmatch.train import GeneratorTask, checkpoint
 
 Weights = dict[str, Tensor]
@@ -25,8 +25,8 @@ LOADED = "init.json"
 """Names of the weights that a run was initialized with, in its folder."""
 
 
-def apply_init(init: InitConfig, task: GeneratorTask, seed: int, out: Path) -> None:
-    """Load the weights of `init.model` into a new task, and freeze what is not to be trained.
+def apply_init(init: InitConfig, task: GeneratorTask, encoders: Encoders, seed: int, out: Path) -> None:
+    """Load the weights of `init.model`, whose frozen encoders must be the same, and freeze what is not to be trained.
 
     A resumed run has its own weights, and the model may be gone: the names of what was loaded are kept in `out`.
     """
@@ -36,6 +36,7 @@ def apply_init(init: InitConfig, task: GeneratorTask, seed: int, out: Path) -> N
         names = _loaded_names(out)
     else:
         _, config, weights = read_model(init.model)
+        encoders.require_same(config.encoders, init.model)
         names = load_matching(task, config, weights, init.model)
         if rank_and_world_size()[0] == 0:
             with locked(out):
@@ -59,14 +60,10 @@ def matching_names(init: InitConfig, model: Model) -> set[str]:
     if init.model is None:
         return set()
     folder, config = read_config(init.model)
-    own, theirs = (nn.ModuleDict({"model": one}).state_dict() for one in (model, build_network(config, folder)))
+    codes = config.encoders.codebook_size(folder)
+    other = config.run.network(config.shape, config.encoders.condition_width, codes)
+    own, theirs = (nn.ModuleDict({"model": one}).state_dict() for one in (model, other))
     return set(matching(own, theirs, init.model, config.run.backbone))
-
-
-def require_same_encoders(init: InitConfig, encoders: Encoders, out: Path) -> None:
-    """Reject a model to start from that was trained with other frozen encoders."""
-    if init.model is not None and checkpoint.latest(out) is None:
-        encoders.require_same(read_config(init.model)[1].encoders, init.model)
 
 
 def _freeze(init: InitConfig, task: nn.Module, names: Collection[str], backbone: nn.Module, seed: int) -> None:

@@ -17,7 +17,7 @@ from tmatch.generation import TextToImage
 from tmatch.generation.config import SamplingConfig, require_applicable
 from tmatch.rng import seeded_init
 from tmatch.runs.config import ModelConfig, RunConfig
-from tmatch.runs.finetune import apply_init, matching_names, require_same_encoders
+from tmatch.runs.finetune import apply_init, matching_names
 from tmatch.runs.load import merge_lora
 from tmatch.train import GeneratorTask, Task, Trainer, checkpoint
 from tmatch.train.distributed import Distributed
@@ -81,8 +81,7 @@ def _trainer(run: RunConfig, dataset: Dataset, out: Path, distributed: Distribut
         conditioner = dataset.build_conditioner()
         model = run.network(dataset.shape, conditioner.width, dataset.codebook_size)
     task = GeneratorTask(model, conditioner, dataset.train, dataset.validation, run.caption_dropout)
-    require_same_encoders(run.init, dataset.encoders, out)
-    apply_init(run.init, task, run.train.seed, out)
+    apply_init(run.init, task, dataset.encoders, run.train.seed, out)
 
     def preview(task: Task) -> Tensor:
         assert isinstance(task, GeneratorTask)

@@ -1,22 +1,25 @@
 """Trained models: those that ship with the package, and those that runs write."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
+from math import prod
 from pathlib import Path
 
+import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from tmatch.codec import Patchify
+from tmatch.conditioning import Conditioner
 from tmatch.config import did_you_mean
+from tmatch.datasets import ImageEncoders
 from tmatch.generation import TextToImage
 from tmatch.hub import HubOptions, download
 from tmatch.migrate import migrate_model, migrate_weight_name
 from tmatch.model import Model
-from tmatch.rng import seeded_init
+from tmatch.reading import first_line, intact, load_network, read_json, read_weights, require_finite_weights
 from tmatch.runs.config import ModelConfig
 from tmatch.train import checkpoint
 
@@ -40,26 +43,30 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     """Load a model by the name of a shipped one, by the folder of a run, or by `hf:owner/name`.
 
     The weights are the averaged ones: those of the finished run, or of the newest checkpoint of an unfinished one. From
-    the hub, only JSON, text and safetensors files are read.
+    the hub, only JSON, text and safetensors files are read, and no other local files that the model may name.
     """
     folder, config, weights = read_model(name, hub)
-    with seeded_init(config.run.train.seed):
-        conditioner = config.encoders.conditioner(folder, hub)
-        model = build_network(config, folder)
-    codec = config.encoders.codec(Patchify(config.run.patch), folder, hub)
+    if name.startswith(HUB) or folder.resolve().parent.name == "snapshots":
+        hub = replace(hub, within=folder)
+    encoders, open_codec = config.encoders, partial(config.encoders.codec, Patchify(config.run.patch), folder, hub)
+    own = encoders.conditioning if isinstance(encoders, ImageEncoders) else None  # its weights are the run's
+    codec = None if own is None else open_codec()
+    codes = encoders.codebook_size(folder) if codec is None else codec.codebook_size
+
+    def build() -> nn.ModuleDict:
+        parts: dict[str, nn.Module] = {"model": config.run.network(config.shape, encoders.condition_width, codes)}
+        return nn.ModuleDict(parts if own is None else {**parts, "encoder": encoders.conditioner(folder)})
+
+    blocks = (config.run.backbone.depth, config.run.head.depth, (own or {}).get("depth", 0))
+    networks = load_network(build, weights, blocks, f"{_weights_in(folder)} do not fit its model.json")
+    model, conditioner = networks["model"], encoders.conditioner(folder, hub) if own is None else networks["encoder"]
+    assert isinstance(model, Model)
+    assert isinstance(conditioner, Conditioner)
+    codec, channels = codec or open_codec(), config.shape[-1]
+    if channels % prod(config.run.patch) or codec.encode(torch.zeros(1, 3, *codec.token)).shape[-1] != channels:
+        raise ValueError(f"{folder / 'model.json'} does not fit its autoencoder: a token has {channels} numbers.")
     pipeline = TextToImage(model, conditioner, codec, config.shape, config.grids)
-    try:
-        pipeline.trained().load_state_dict(weights)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ValueError(f"The weights in {_weights_in(folder)} do not fit its model.json: {reason}") from error
     return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder)
-
-
-def build_network(config: ModelConfig, folder: Path) -> Model:
-    """The generator alone, without its weights."""
-    encoders = config.encoders
-    return config.run.network(config.shape, encoders.condition_width, encoders.codebook_size(folder))
 
 
 def read_config(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig]:
@@ -67,23 +74,23 @@ def read_config(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelC
     folder = _folder(name, hub)
     file = folder / "model.json"
     try:
-        return folder, ModelConfig.model_validate_json(json.dumps(migrate_model(json.loads(file.read_bytes()))))
+        return folder, ModelConfig.model_validate_json(json.dumps(migrate_model(read_json(file))))
     except ValidationError as error:
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
         raise ValueError(f"{file} does not describe a model of this version ({reason}).") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{file} does not describe a model ({error}).") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} does not describe a model ({first_line(error)}).") from error
 
 
 def read_model(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
     """As `read_config`, with the averaged weights; no network is built."""
     folder, config = read_config(name, hub)
     file = _weights_in(folder)
-    try:
-        tensors = checkpoint.load(file, "ema") if file.is_dir() else load_file(file)
-        return folder, config, {migrate_weight_name(key): x.float() for key, x in merge_lora(tensors).items()}
-    except (SafetensorError, RuntimeError, KeyError) as error:
-        raise ValueError(f"{file} is damaged ({error}); copy it again or train the model again.") from error
+    with intact(file):
+        tensors = checkpoint.load(file, "ema") if file.is_dir() else read_weights(file)
+        weights = {migrate_weight_name(key): x.float() for key, x in merge_lora(tensors).items()}
+    require_finite_weights(weights, file)
+    return folder, config, weights
 
 
 def merge_lora(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -93,6 +100,8 @@ def merge_lora(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         layer, base, kind = name.partition(".base_layer.")
         if base and kind == "weight":
             down, up = (weights[f"{layer}.lora_{part}.default.weight"] for part in "AB")
+            if (len(up), *down.shape[1:]) != weight.shape:
+                raise RuntimeError(f"the LoRA weights of {layer} do not fit")
             weight = weight + up @ down
         if base or ".lora_" not in name:
             plain[f"{layer}.{kind}" if base else name] = weight

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from tmatch.files import require_folder, sync, write_tensors, write_text
 from tmatch.migrate import FORMAT, migrate_settings, migrate_weight_name
+from tmatch.reading import read_json
 
 Tensors = dict[str, dict[str, Tensor]]
 """Named groups (model, ema, optimizer) of named tensors."""
 OTHERS = r"(model|autoencoder)\.safetensors|(result|record|manifest)\.json|metadata\.jsonl"
 """Files of models, finished runs, checkpoints, generated images and data shards, which no run overwrites."""
-PARTS = "shard-*.safetensors"
+PART_FILES = "shard-*.safetensors"
 """Names that PyTorch gives the parts that several processes write."""
 WRITTEN = r"(model|ema|optimizer|shard-.*)\.safetensors(\.index\.json)?|record\.json"
 """Names of the files of a checkpoint."""
@@ -74,7 +75,7 @@ def commit(path: Path, step: int, record: dict[str, Any], keep: int = 2) -> Path
     folder = path.parent
     final = folder / f"step-{step:08d}"
     digests = {file.name: _sha256(file) for file in files(path)}
-    contents = {"format": FORMAT, "step": step, "parts": len(files(path, PARTS)), **record, "sha256": digests}
+    contents = {"format": FORMAT, "step": step, "parts": len(files(path, PART_FILES)), **record, "sha256": digests}
     write_text(path / "record.json", json.dumps(contents, indent=2) + "\n")
     sync(path)
     if final.exists():  # the same step, saved before
@@ -99,9 +100,7 @@ def latest(folder: Path) -> Path | None:
 def record(path: Path) -> dict[str, Any]:
     """Read and check record.json of a checkpoint; settings of format 1 are migrated."""
     with reading(path / "record.json"):
-        found = json.loads((path / "record.json").read_text())
-        if not isinstance(found, dict):
-            raise ValueError("not a JSON object")
+        found = read_json(path / "record.json")
         version, step = found.get("format", 1), found.get("step")
         if version not in range(1, FORMAT + 1):
             raise ValueError(f"its format is {version!r:.40}, and this version of tmatch reads up to {FORMAT}")
@@ -123,7 +122,7 @@ def verify(path: Path, files: Sequence[Path]) -> None:
 
 def is_sharded(path: Path) -> bool:
     """Return whether several processes wrote a checkpoint in parts; raise if a part is missing."""
-    found, parts = len(files(path, PARTS)), record(path).get("parts", 0)
+    found, parts = len(files(path, PART_FILES)), record(path).get("parts", 0)
     if found != parts:
         with reading(path / "record.json"):
             raise ValueError(f"{found} of its {parts!r:.40} parts are present")
@@ -138,7 +137,7 @@ def flatten(tensors: Tensors) -> dict[str, Tensor]:
 def load(path: Path, group: str, verified: bool = False) -> dict[str, Tensor]:
     """Load a group of tensors of a checkpoint; its files are verified first, unless they are `verified` already."""
     current, sharded = _current_names(path), is_sharded(path)
-    file = path / (PARTS if sharded else f"{group}.safetensors")
+    file = path / (PART_FILES if sharded else f"{group}.safetensors")
     if not verified:
         verify(path, files(path) if sharded else [file])
     with reading(file):
@@ -160,10 +159,10 @@ def fill(path: Path, tensors: Tensors, distribute_like: Callable[[Tensor, Tensor
         from tmatch.train import dcp  # takes a second, which others save
 
         current, own = _current_names(path), flatten(tensors)
-        with reading(path / PARTS):
+        with reading(path / PART_FILES):
             saved = dcp.shapes(path)
         _require_same(path, {current(name): shape for name, shape in saved.items()}, own)
-        with reading(path / PARTS):
+        with reading(path / PART_FILES):
             dcp.read(path, {name: own[current(name)] for name in saved})
         return
     for group, own in tensors.items():

@@ -21,12 +21,7 @@ class TrainConfig(Config):
     gradient_accumulation_steps: Count = free_field(1, "micro-batches per step and process, to save memory")
     learning_rate: float = Field(default=1e-3, gt=0, description="peak learning rate")
     warmup: int = Field(default=100, ge=0, le=MAX_STEPS, description="steps of linear warm-up")
-    cooldown: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="final fraction of the steps, with linear decay to 0",
-    )
+    cooldown: float = Field(default=0.0, ge=0, le=1, description="final fraction of the steps, with linear decay to 0")
     weight_decay: float = Field(default=0.0, ge=0, description="weight decay of AdamW")
     betas: tuple[Beta, Beta] = Field(default=(0.9, 0.99), description="betas of AdamW")
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradient norm above which gradients are clipped")
@@ -44,10 +39,6 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.batch_size % self.gradient_accumulation_steps:
-            raise ValueError(
-                f"batch_size {self.batch_size} is not divisible into {self.gradient_accumulation_steps} parts."
-            )
         if self.replicas > 1 and self.parallel == "ddp":
             raise ValueError("train.replicas requires sharded weights: set train.parallel to fsdp.")
         return self

@@ -1,4 +1,4 @@
-"""The interface between the training loop and the processes that run it, and its single-process implementation."""
+"""The interface between the training loop and the processes that run it, implemented for a single process."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -85,7 +85,3 @@ class Distributed:
 
     def drain(self) -> None:
         """Finish all communication, so that the process may exit."""
-
-
-class SingleProcess(Distributed):
-    """One process with all weights."""

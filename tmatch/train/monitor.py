@@ -53,7 +53,7 @@ class Log:
         try:
             rows = [json.loads(line) for line in lines if line.endswith("\n")]
             return [row for row in rows if row["step"] >= 0]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{self.path} is damaged ({error}); fix or remove it to resume.") from error
 
     def append(self, step: int, **values: Any) -> None:  # noqa: ANN401

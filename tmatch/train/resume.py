@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tmatch.config import Config, default_settings, free_keys
+from tmatch.config import MAX_STEPS, Config, default_settings, free_keys
 from tmatch.train import checkpoint
 from tmatch.train.config import TrainConfig
 
@@ -24,7 +24,8 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
 
     A setting that only one side has counts as its default on the other.
     """
-    record, out, train = checkpoint.record(newest), newest.parent, _train_config(config)
+    record, out, train = checkpoint.record(newest), newest.parent, getattr(config, "train", config)
+    assert isinstance(train, TrainConfig), "the configuration of a run has a field `train`"
     step, saved = record["step"], record.get("settings")
     if not isinstance(saved, dict) or not saved:
         raise ValueError(f"The newest checkpoint of {out} does not contain its settings; remove its folder.")
@@ -34,6 +35,8 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
     with checkpoint.reading(newest / "record.json"):
         then, now = (defaults | _flat(settings) for settings in (saved, config.model_dump(mode="json")))
         steps_then, last = then[f"{prefix}steps"], max(0, step - 1)
+        if steps_then not in range(1, MAX_STEPS + 1):
+            raise ValueError(f"its number of steps is {steps_then!r:.40}")
         if train.learning_rate_at(last, steps_then) == train.learning_rate_at(last):
             free.add(f"{prefix}steps")  # the steps taken so far, before any decay, do not depend on the number of steps
     digest = then.pop(CONTENTS, contents)
@@ -53,12 +56,6 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
     if step > train.steps:
         raise ValueError(f"{out} contains a run of {step} steps; set train.steps to at least as many.")
     return int(step)
-
-
-def _train_config(config: Config) -> TrainConfig:
-    train = config if isinstance(config, TrainConfig) else getattr(config, "train", None)
-    assert isinstance(train, TrainConfig), "the configuration of a run has a field `train`"
-    return train
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

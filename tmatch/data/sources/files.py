@@ -17,6 +17,7 @@ from tmatch.data.sources.source import (
     decode_caption,
     parse_json,
     read_file,
+    require_inside,
     row_digest,
     single_image,
 )
@@ -43,17 +44,13 @@ class FileSource(Source):
 
     def path(self, name: str) -> Path:
         """The path of a file, which must lie in the folder."""
-        file = Path(os.path.realpath(self.folder / name))  # tolerates circular links
-        if self.folder not in file.parents:
-            raise Unusable(f"{name} is, or links to, a file outside the folder")
-        return file
+        return require_inside(name, self.folder)
 
     def read_bytes(self, name: str) -> bytes:
         """The contents of a file in the folder."""
-        file = self.path(name)
         if not self.folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, "The source folder no longer exists", str(self.folder))
-        return read_file(file, name)
+        return read_file(name, self.folder)
 
 
 class MetadataSource(FileSource):

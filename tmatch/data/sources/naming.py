@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tmatch.config import nonempty_path
 from tmatch.data.sources.files import METADATA, contains_images, open_folder
 from tmatch.data.sources.source import IMAGE_SUFFIXES, Source
 from tmatch.data.sources.table import files_of_split, open_parquet, open_table
@@ -13,7 +14,7 @@ def open_source(name: str, image: str = "image", text: str = "text", split: str 
 
     A folder of tar or parquet files stands for all of them; parquet files may be restricted to a `split`.
     """
-    path = Path(name)
+    path = nonempty_path(name)
     if path.exists():
         return _local(name, path, image, text, split)
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
@@ -48,7 +49,7 @@ def _kinds(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
     if (path / METADATA).is_file():
         return [], [], []
     for file in path.iterdir() if path.is_dir() else (path,):
-        if file.suffix in (".tar", ".parquet"):
+        if file.suffix in (".tar", ".parquet") and file.is_file():  # a FIFO would block
             found[file.suffix].append(file)
         elif file.suffix.lower() in IMAGE_SUFFIXES:
             found["image"] = [min(file, *found["image"])] if found["image"] else [file]  # there may be millions

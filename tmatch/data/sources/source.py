@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tmatch.conditioning.base import has_surrogates
+from tmatch.config import MAX_COUNT
 from tmatch.data.images import read_image
 
 SAMPLED, LETTERS = 32, 8
 """Rows that identify a source, and the characters of each row's digest."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jfif")
+LARGEST_FILE = 2**30  # bytes; larger files are no images
 
 
 class Unusable(ValueError):
@@ -75,6 +78,8 @@ def as_captions(value: object) -> tuple[str, ...]:
     captions = tuple(text.strip() for text in found if text.strip())
     if not captions:
         raise Unusable("the caption is empty")
+    if any(len(text) > MAX_COUNT for text in captions):
+        raise Unusable(f"the caption is longer than {MAX_COUNT:,} characters")
     if any(map(has_surrogates, captions)):
         raise Unusable("the caption contains invalid Unicode (an unpaired surrogate)")
     return captions
@@ -90,9 +95,10 @@ def decode_caption(text: bytes) -> str:
 
 def parse_json(line: bytes) -> dict[str, Any]:
     """A row of JSON."""
+    text = decode_caption(line)
     try:
-        row = json.loads(decode_caption(line))
-    except (json.JSONDecodeError, RecursionError) as error:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise Unusable(f"invalid JSON ({error})") from error
     if not isinstance(row, dict):
         raise Unusable("not a JSON object")
@@ -108,11 +114,21 @@ def single_image(images: Sequence[str]) -> str:
     return images[0]
 
 
-def read_file(file: Path, name: str) -> bytes:
-    """The contents of a file; errors of the machine, unlike those of the row, pass through."""
+def require_inside(name: str, *folders: Path) -> Path:
+    """The path of a file, which must lie in one of the folders; relative to the first one."""
+    file = Path(os.path.realpath(folders[0] / name))  # tolerates circular links
+    if not any(folder in file.parents for folder in folders):
+        raise Unusable(f"{name} is, or links to, a file outside the folder")
+    return file
+
+
+def read_file(name: str, *folders: Path) -> bytes:
+    """The contents of a file in one of the folders; errors of the machine, unlike those of the row, pass through."""
+    file = require_inside(name, *folders)
     try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise Unusable(f"{name} is not a regular file")
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE:
+            raise Unusable(f"{name} is not a regular file, or larger than {LARGEST_FILE:,} bytes")
         return file.read_bytes()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP):

@@ -9,7 +9,7 @@ from typing import Any
 
 from tmatch.data.sources.source import Row, Source, Unusable, as_captions, read_file, row_digest
 from tmatch.extras import needs_extra
-from tmatch.hub import first_line
+from tmatch.reading import first_line
 
 SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 """Prefixes of file names that denote a split."""
@@ -20,13 +20,17 @@ class TableSource(Source):
 
     def __init__(self, name: str, table: Any, image: str, text: str) -> None:  # noqa: ANN401
         with needs_extra("A data set in parquet files or on the Hub", "t2i"):
-            from datasets import Image
+            from datasets import Image, config
+            from huggingface_hub.constants import HF_HUB_CACHE
         _require_columns(name, table.column_names, (image, text))
         self.name = name
         self.table = table.select_columns([image, text])
         if isinstance(table.features[image], Image):
             self.table = self.table.cast_column(image, Image(decode=False))
         self.columns = (image, text)
+        own, downloads = Path(name), (Path(config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE))
+        folders = (own if own.is_dir() else own.parent,) if own.exists() else downloads
+        self.folders = [folder.resolve() for folder in folders]
 
     def __len__(self) -> int:
         return len(self.table)
@@ -46,7 +50,7 @@ class TableSource(Source):
         image, captions = (row[column] for column in self.columns)
         if isinstance(image, dict):  # how `datasets` stores images: the bytes, or the path of a file
             path = image.get("path")
-            image = image.get("bytes") or (None if path is None else read_file(Path(path), path))
+            image = image.get("bytes") or (None if path is None else read_file(path, *self.folders))
         if not isinstance(image, bytes):
             raise Unusable("no image")
         return Row(self.key(index), image, as_captions(captions))

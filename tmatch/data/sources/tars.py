@@ -1,6 +1,8 @@
 """Images and captions in tar files, in the layout of WebDataset."""
 
+import errno
 import io
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, groupby
@@ -9,6 +11,7 @@ from pathlib import Path
 from tmatch.data.progress import progress_bar
 from tmatch.data.sources.source import (
     IMAGE_SUFFIXES,
+    LARGEST_FILE,
     Row,
     Source,
     Unusable,
@@ -72,7 +75,7 @@ class TarSource(Source):
         with self.files[number].open("rb") as file:
             read = {suffix: _bytes(file, *parts[suffix]) for suffix in (image, *CAPTIONS) if suffix in parts}
         if any(len(content) < parts[suffix][1] for suffix, content in read.items()):
-            raise Unusable("the tar file is truncated here")
+            raise Unusable(f"the tar file is truncated here, or the file larger than {LARGEST_FILE:,} bytes")
         return Row(self.key(index), read[image], self._texts(read))
 
     def _texts(self, read: dict[str, bytes]) -> tuple[str, ...]:
@@ -97,7 +100,7 @@ class TarSource(Source):
 
 def _bytes(file: io.BufferedReader, offset: int, size: int) -> bytes:
     file.seek(offset)
-    return file.read(size)
+    return file.read(min(size, LARGEST_FILE, os.fstat(file.fileno()).st_size))  # a header may declare any size
 
 
 def _members(path: Path) -> dict[str, Extents]:
@@ -121,7 +124,9 @@ def _members(path: Path) -> dict[str, Extents]:
                 rows.setdefault(key, {})[suffix] = (member.offset_data, member.size)
             first = _bytes(file, tar.offset, tarfile.BLOCKSIZE)  # tarfile takes an unreadable header for the end
             complete = first == bytes(tarfile.BLOCKSIZE) and not any(map(any, iter(lambda: file.read(2**20), b"")))
-    except tarfile.ReadError as error:
-        if not rows:
+    except (tarfile.ReadError, OSError, MemoryError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        if not rows:  # otherwise it is truncated, or a header declares more bytes than a file can have
             raise ValueError(f"{path} is not an uncompressed tar file ({error}).") from error
     return rows if complete else {**rows, REST: {}}
