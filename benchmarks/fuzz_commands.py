@@ -22,7 +22,6 @@ from fuzz_files import (
     folder,
     image_check,
     instead,
-    made,
     options,
     sequence,
     use,
@@ -32,15 +31,17 @@ from fuzz_files import (
 VALUES = ["0", "-1", "nan", "inf", "1e30", str(2**70), str(10**12), "", "abc"]
 MORE = ["-inf", "1e-320", "0x10", "1_0", "٣", "1.5", " 1", "1e400", "-0", "None", "true"]
 WHOLE, REAL = ["0", "-1", str(2**70), str(10**12)], ["-1", "nan", "inf", "1e30"]
+_ENDLESS = (
+    "guidance temperature top-k checkpoint-every validate-every preview-every warmup weight-decay max-grad-norm kl "
+)
 FINE = {
-    "0": "seed guidance temperature confidence-temperature warmup cooldown weight-decay betas ema-decay validate-every preview-every caption-dropout text.depth "
-    "init.lora kl data.workers utilisation",
+    "0": "seed guidance temperature warmup cooldown weight-decay betas ema-decay validate-every preview-every "
+    "caption-dropout text.depth init.lora kl data.workers utilisation",
     "-1": "seed guidance",
-    str(10**12): "seed checkpoint-every validate-every preview-every guidance temperature confidence-temperature top-k warmup kl data.window weight-decay learning-rate "
-    "max-grad-norm ratio smallest gpus chunk batch-size held-out utilisation",
-    "1e30": "guidance temperature confidence-temperature weight-decay learning-rate max-grad-norm kl ratio utilisation",
-    str(2**70): "guidance temperature confidence-temperature top-k checkpoint-every validate-every preview-every warmup learning-rate weight-decay max-grad-norm kl",
-}  # fmt: skip
+    "1e30": "guidance temperature weight-decay learning-rate max-grad-norm kl ratio utilisation",
+    str(10**12): f"{_ENDLESS} seed learning-rate data.window ratio smallest gpus chunk batch-size held-out utilisation",
+    str(2**70): f"{_ENDLESS} learning-rate",
+}
 """Options for which a value may be meant: success is accepted, with results that can be verified."""
 
 
@@ -62,13 +63,19 @@ def allowed(option: str, value: str) -> bool:
 def number_cases() -> Iterator[Case]:
     tables: list[tuple[list[str], list[str], Setup, str]] = [
         (["generate"], ["generate", "a red circle", "--out", "x.png"], lambda: None, r"(?!iterations|conf|temp|top)"),
-        (["generate"], ["generate", "a red circle", "--out", "x.png", "--model", "model"], partial(use, "codes"), r"iterations|conf|temp|top"),
-        (["evaluate"], ["evaluate", "--prompts", "2", "--steps", "2"], lambda: None, r"prompts|steps|head-steps|guidance"),
+        (["generate"], ["generate", "a red circle", "--out", "x.png", "--model", "model"], partial(use, "codes"),
+        r"iterations|conf|temp|top"),
+        (["evaluate"], ["evaluate", "--prompts", "2", "--steps", "2"], lambda: None,
+        r"prompts|steps|head-steps|guidance"),
         (["train", "shapes-dtm-mean"], [*TRAIN, "--out", "x"], lambda: None, r"(?!sampling.(iter|conf|temp|top))"),
-        (["train", "shapes-mar-discrete"], ["train", "shapes-mar-discrete", *options(CODES), "--out", "x"], lambda: None, r"sampling.(iter|conf|temp|top)"),
-        (["train", "folder-autoencoder"], ["train", "folder-autoencoder", *options({**AUTOENCODER, "data.folder": "images"}), "--out", "x"], folder, r"(?!train)"),
-        (["train", "shards-fm"], ["train", "shards-fm", *options(SIZES), "--data.folders", "shards", "--out", "x"], partial(use, "shards", "shards"), r"data"),
-        (["plan", "shapes-dtm-mean"], ["plan", "shapes-dtm-mean", *options(SHAPES)], lambda: None, r"gpus|utilisation|train.(batch|steps)|backbone|sampling.(head-)?steps"),
+        (["train", "shapes-mar-discrete"], ["train", "shapes-mar-discrete", *options(CODES), "--out", "x"],
+        lambda: None, r"sampling.(iter|conf|temp|top)"),
+        (["train", "folder-autoencoder"], ["train", "folder-autoencoder", *options({**AUTOENCODER,
+        "data.folder": "images"}), "--out", "x"], folder, r"(?!train)"),
+        (["train", "shards-fm"], ["train", "shards-fm", *options(SIZES), "--data.folders", "shards", "--out", "x"],
+        partial(use, "shards", "shards"), r"data"),
+        (["plan", "shapes-dtm-mean"], ["plan", "shapes-dtm-mean", *options(SHAPES)], lambda: None,
+        r"gpus|utilisation|train.(batch|steps)|backbone|sampling.(head-)?steps"),
         (["plan", "shards-fm"], ["plan", "shards-fm"], lambda: None, r"assumed"),
         (["prepare"], prepare(), encoders(folder), r""),
     ]  # fmt: skip
@@ -133,16 +140,31 @@ def number_cases() -> Iterator[Case]:
 
 
 PROMPTS: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "error"), "blank": (" \t\n", "error"), "of a million characters": ("red " * 30_000, "ok"), "escapes": (f"a red circle {ESCAPE}", "ok"), "only escapes": (ESCAPE, "any"),
-    "C1 controls": ("a \x9b31m red circle", "ok"), "carriage return": ("a red\rcircle", "ok"), "newlines": ("a red\n\n\ncircle", "ok"), "emoji": ("a red circle \U0001f600\U0001f468\u200d\U0001f469", "ok"), "not UTF-8": (b"a red \xff circle", "error"),
-    "half of an emoji": (b"a \xed\xa0\x80 circle", "error"), "right to left": ("\u202eelcric der a", "ok"), "combining characters": ("a" + "\u0301" * 2000, "ok"), "bell and NUL-like": ("\x01\x02\x07\x08 circle", "ok"), "percent": ("%s %d {0} {x!r} $(touch owned) `id`", "ok"),
-    "markup": ("[bold red]a circle[/bold red] [/]", "ok"), "like an option": ("--", "any"), "like an option with a value": ("--steps=3", "any"), "one long word": ("x" * 100_000, "ok"), "500 words": ("circle " * 500, "ok"),
+    "empty": ("", "error"), "blank": (" \t\n", "error"), "of a million characters": ("red " * 30_000, "ok"),
+    "escapes": (f"a red circle {ESCAPE}", "ok"), "only escapes": (ESCAPE, "any"),
+    "C1 controls": ("a \x9b31m red circle", "ok"), "carriage return": ("a red\rcircle", "ok"),
+    "newlines": ("a red\n\n\ncircle", "ok"), "emoji": ("a red circle \U0001f600\U0001f468\u200d\U0001f469", "ok"),
+    "not UTF-8": (b"a red \xff circle", "error"),
+    "half of an emoji": (b"a \xed\xa0\x80 circle", "error"), "right to left": ("\u202eelcric der a", "ok"),
+    "combining characters": ("a" + "\u0301" * 2000, "ok"), "bell and NUL-like": ("\x01\x02\x07\x08 circle", "ok"),
+    "percent": ("%s %d {0} {x!r} $(touch owned) `id`", "ok"),
+    "markup": ("[bold red]a circle[/bold red] [/]", "ok"), "like an option": ("--", "any"),
+    "like an option with a value": ("--steps=3", "any"), "one long word": ("x" * 100_000, "ok"),
+    "500 words": ("circle " * 500, "ok"),
 }  # fmt: skip
 FILES: dict[str, tuple[Setup, str]] = {
-    "binary": (write("p.txt", bytes(range(256))), "error"), "empty": (write("p.txt", ""), "error"), "blank lines": (write("p.txt", "\n \n\t\n"), "error"), "UTF-16": (write("p.txt", "a red circle\n".encode("utf-16")), "error"), "BOM": (write("p.txt", b"\xef\xbb\xbfa red circle\n"), "ok"),
-    "CRLF": (write("p.txt", "a red circle\r\na blue square\r\n"), "ok"), "NUL": (write("p.txt", "a red\0circle\n"), "ok"), "escapes": (write("p.txt", f"a {ESCAPE}circle\n"), "ok"), "a line of 10 MB": (write("p.txt", "red " * 2_500_000), "any"), "no newline": (write("p.txt", "a red circle"), "ok"),
-    "surrogates": (write("p.txt", b"a \xed\xa0\x80 circle"), "error"), "form feed": (write("p.txt", "a red circle\x0ca blue square\x1da\u2028b\n"), "ok"), "10 million lines": (write("p.txt", "a\n" * 10_000_000), "any"), "200,000 blank lines": (write("p.txt", "\n" * 200_000 + "a red circle"), "ok"),
-    "a folder": (instead("p.txt", "folder"), "error"), "missing": (lambda: None, "error"), "a loop": (instead("p.txt", "link"), "error"), "/dev/zero": (instead("p.txt", "link", "/dev/zero"), "error"), "/dev/null": (instead("p.txt", "link", "/dev/null"), "error"),
+    "binary": (write("p.txt", bytes(range(256))), "error"), "empty": (write("p.txt", ""), "error"),
+    "blank lines": (write("p.txt", "\n \n\t\n"), "error"), "UTF-16": (write("p.txt", "a red circle\n".encode("utf-16")),
+    "error"), "BOM": (write("p.txt", b"\xef\xbb\xbfa red circle\n"), "ok"),
+    "CRLF": (write("p.txt", "a red circle\r\na blue square\r\n"), "ok"), "NUL": (write("p.txt", "a red\0circle\n"),
+    "ok"), "escapes": (write("p.txt", f"a {ESCAPE}circle\n"), "ok"), "a line of 10 MB": (write("p.txt",
+    "red " * 2_500_000), "any"), "no newline": (write("p.txt", "a red circle"), "ok"),
+    "surrogates": (write("p.txt", b"a \xed\xa0\x80 circle"), "error"), "form feed": (write("p.txt",
+    "a red circle\x0ca blue square\x1da\u2028b\n"), "ok"), "10 million lines": (write("p.txt", "a\n" * 10_000_000),
+    "any"), "200,000 blank lines": (write("p.txt", "\n" * 200_000 + "a red circle"), "ok"),
+    "a folder": (instead("p.txt", "folder"), "error"),
+    "missing": (lambda: None, "error"), "a loop": (instead("p.txt", "link"), "error"), "/dev/zero": (instead("p.txt",
+    "link", "/dev/zero"), "error"), "/dev/null": (instead("p.txt", "link", "/dev/null"), "error"),
 }  # fmt: skip
 
 
@@ -214,8 +236,13 @@ def prompt_cases() -> Iterator[Case]:
 
 def out_cases() -> Iterator[Case]:
     """Odd --out of each command that has one."""
-    before = sequence(instead("link", "link", "nowhere/x"), instead("link.png", "link", "nowhere.png"), instead("out.png", "link", "../outside/secret.txt"), write("file", "kept"), write("full/kept", "x"), instead("fifo", "fifo"), instead("fifo.png", "fifo"), instead("folder.png", "folder"))  # fmt: skip
-    outs = ["", "link", "link.png", "out.png", "file", "file/x.png", "full", "fifo", "fifo.png", "folder.png", "/dev/null", "/dev/full", "/dev/null/x", "/proc/x", "/proc/x.png", "a\0b", "x" * 300, "x" * 300 + ".png", ".", "..", "~", "x.jpg", "x.PNG", "-", b"\xff.png", b"\xff", "é\U0001f600.png", f"{ESCAPE}.png", "a/b/c/d/e.png", "x y\nz.png"]  # fmt: skip
+    before = sequence(instead("link", "link", "nowhere/x"), instead("link.png", "link", "nowhere.png"),
+    instead("out.png", "link", "../outside/secret.txt"), write("file", "kept"), write("full/kept", "x"), instead("fifo",
+    "fifo"), instead("fifo.png", "fifo"), instead("folder.png", "folder"))  # fmt: skip
+    outs = ["", "link", "link.png", "out.png", "file", "file/x.png", "full", "fifo", "fifo.png", "folder.png",
+    "/dev/null", "/dev/full", "/dev/null/x", "/proc/x", "/proc/x.png", "a\0b", "x" * 300, "x" * 300 + ".png", ".", "..",
+    "~", "x.jpg", "x.PNG", "-", b"\xff.png", b"\xff", "é\U0001f600.png", f"{ESCAPE}.png", "a/b/c/d/e.png",
+    "x y\nz.png"]  # fmt: skip
 
     def kept(root: Path, code: int) -> str:
         if (root / "work/file").read_text() != "kept" or (root / "work/full/kept").read_text() != "x":
@@ -278,14 +305,15 @@ def limit_cases() -> Iterator[Case]:
     """Resource limits: memory, open files, file sizes."""
     generate = ["generate", "a red circle", "a blue square", "--steps", "2", "--out", "x.png"]
     commands: dict[str, tuple[list[str], Setup]] = {
-        "generate": (generate, lambda: None), "generate into a folder": ([*generate[:-1], "x"], lambda: None), "train": ([*TRAIN, "--out", "x"], lambda: None), "evaluate": (["evaluate", "--prompts", "2", "--steps", "2"], lambda: None),
-        "prepare": (prepare(), encoders(folder)), "export": (["export", "shapes-fm", "--out", "x"], lambda: None), "plan": (["plan", "shapes-fm"], lambda: None),
+        "generate": (generate, lambda: None), "generate into a folder": ([*generate[:-1], "x"], lambda: None),
+        "train": ([*TRAIN, "--out", "x"], lambda: None), "evaluate": (["evaluate", "--prompts", "2", "--steps", "2"],
+        lambda: None),
+        "prepare": (prepare(), encoders(folder)), "export": (["export", "shapes-fm", "--out", "x"], lambda: None),
+        "plan": (["plan", "shapes-fm"], lambda: None),
     }  # fmt: skip
     for name, (argv, setup) in commands.items():
-        for limits in ({"FSIZE": 0}, {"FSIZE": 2000}, {"FSIZE": 100_000}, {"NOFILE": 8}, {"NOFILE": 16}, {"AS": 2**20}):
+        for limits in ({"FSIZE": 2000}, {"FSIZE": 100_000}, {"NOFILE": 8}, {"NOFILE": 16}, {"AS": -(2**20)}):
             ((kind, value),) = limits.items()
-            if (name, kind) == ("plan", "AS"):  # less than the process has already: PyTorch waits for a thread forever
-                continue
             shown = (
                 image_check("x", 2)
                 if argv[-1] == "x" and name.startswith("generate")
@@ -301,9 +329,8 @@ def limit_cases() -> Iterator[Case]:
                 limits=limits,
                 expect="any",
                 check=shown,
-                silent=value == 0,  # the file that stderr is written to cannot grow either
             )
-    for mib in (1, 30, 100, 300):
+    for mib in (30, 100, 300):
         for name in ("generate", "train", "prepare"):
             argv, setup = commands[name]
             yield Case(
@@ -314,10 +341,14 @@ def limit_cases() -> Iterator[Case]:
                 limits={"AS": -mib * 2**20},
                 expect="any",
             )
-    big = {"generate": [*generate, "--images", "100000"], "train": [*TRAIN, "--train.batch-size", "1000000", "--out", "x"], "height": [*generate, "--height", "65536", "--width", "65536"], "width": [*generate, "--width", str(2**24)], "prompts": ["evaluate", "--prompts", "100000000"], "head-steps": [*generate, "--head-steps", "100000000"]}  # fmt: skip
+    big = {"generate": [*generate, "--images", "100000"], "train": [*TRAIN, "--backbone.width", "65536",
+    "--backbone.heads", "64", "--out", "x"], "height": [*generate, "--height", str(2**20)], "width": [*generate,
+    "--width", str(2**40)], "prompts": ["evaluate", "--prompts", "100000000"], "head-steps": [*generate, "--head-steps",
+    "100000000"]}  # fmt: skip
     for name, argv in big.items():
         yield Case("resource limits", f"too much for the memory: {name}", argv, expect="error")
-    environments = {"WORLD_SIZE": "abc", "RANK": "-1", "LOCAL_RANK": "99", "TMATCH_CACHE": "/dev/null", "HOME": "/nowhere", "COLUMNS": "0", "TMPDIR": "/nowhere", "OMP_NUM_THREADS": "abc"}  # fmt: skip
+    environments = {"WORLD_SIZE": "abc", "RANK": "-1", "LOCAL_RANK": "99", "TMATCH_CACHE": "/dev/null",
+    "HOME": "/nowhere", "COLUMNS": "0", "TMPDIR": "/nowhere", "OMP_NUM_THREADS": "abc"}  # fmt: skip
     for key, value in environments.items():
         for name in ("generate", "train"):
             yield Case("resource limits", f"{name}: {key}={value}", commands[name][0], env={key: value}, expect="any")
@@ -456,5 +487,4 @@ def output_cases() -> Iterator[Case]:
 
 
 def command_cases() -> list[Case]:
-    made  # noqa: B018
     return [*number_cases(), *prompt_cases(), *out_cases(), *limit_cases(), *output_cases()]

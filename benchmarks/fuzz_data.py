@@ -49,20 +49,27 @@ def bomb(width: int = 60_000, height: int = 60_000) -> bytes:
 IMAGES: dict[str, Callable[[], bytes]] = {
     "empty": lambda: b"", "not an image": lambda: b"hello", "truncated": lambda: picture(9)[:400], "a bomb": bomb,
     "one pixel": lambda: picture(9, (1, 1)), "a line": lambda: picture(9, (20_000, 1)), "zero size": lambda: bomb(0, 0),
-    "a pickle": lambda: b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "an SVG": lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "a pickle": lambda: b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.",
+    "an SVG": lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>",
     "a damaged checksum": lambda: picture(9)[:60] + b"\0\0\0\0" + picture(9)[64:],
 }  # fmt: skip
 ROWS: dict[str, dict[str, Any] | str] = {
-    "not JSON": "{", "deep": "[" * 100_000, "a list": "[]", "no file name": {"text": "x"}, "no text": {"file_name": "0.png"},
-    "an absolute path": {"file_name": "/etc/hostname", "text": "x"}, "a path outside": {"file_name": "../../outside/secret.txt", "text": "x"},
-    "a missing file": {"file_name": "nowhere.png", "text": "x"}, "a number": {"file_name": 3, "text": "x"}, "a folder": {"file_name": ".", "text": "x"},
+    "not JSON": "{", "deep": "[" * 100_000, "a list": "[]", "no file name": {"text": "x"},
+    "no text": {"file_name": "0.png"},
+    "an absolute path": {"file_name": "/etc/hostname", "text": "x"},
+    "a path outside": {"file_name": "../../outside/secret.txt", "text": "x"},
+    "a missing file": {"file_name": "nowhere.png", "text": "x"}, "a number": {"file_name": 3, "text": "x"},
+    "a folder": {"file_name": ".", "text": "x"},
     "an empty caption": {"file_name": "0.png", "text": " "}, "a caption of numbers": {"file_name": "0.png", "text": 3},
     "a surrogate": '{"file_name": "0.png", "text": "\\ud800"}', "a NUL": {"file_name": "0\0.png", "text": "x"},
-    "a long name": {"file_name": "x" * 300, "text": "x"}, "escapes": {"file_name": ESCAPE, "text": "x"}, "the FIFO": {"file_name": "fifo.png", "text": "x"},
+    "a long name": {"file_name": "x" * 300, "text": "x"}, "escapes": {"file_name": ESCAPE, "text": "x"},
+    "the FIFO": {"file_name": "fifo.png", "text": "x"},
 }  # fmt: skip
 GOOD_ROWS: dict[str, dict[str, Any]] = {
-    "a caption of a million characters": {"file_name": "0.png", "text": "red " * 250_000}, "a caption with escapes": {"file_name": "0.png", "text": f"a {ESCAPE} circle"},
-    "a caption with NUL": {"file_name": "0.png", "text": "a\0b"}, "an emoji": {"file_name": "0.png", "text": "\U0001f600 \u202e circle"},
+    "a caption of a million characters": {"file_name": "0.png", "text": "red " * 250_000},
+    "a caption with escapes": {"file_name": "0.png", "text": f"a {ESCAPE} circle"},
+    "a caption with NUL": {"file_name": "0.png", "text": "a\0b"}, "an emoji": {"file_name": "0.png",
+    "text": "\U0001f600 \u202e circle"},
 }  # fmt: skip
 
 
@@ -135,12 +142,18 @@ def parquet(rows: Sequence[tuple[Any, Any]], **columns: str) -> Setup:
 
 
 YAML: dict[str, str | bytes] = {
-    "a bomb": "a0: &a0 [x, x]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}, *a{k - 1}, *a{k - 1}]\n" for k in range(1, 30)), "deep": "[" * 100_000,
-    "deep mappings": "\n".join(" " * k + "a:" for k in range(3000)), "a loop": "train: &a\n  train: *a\n", "Python": "train: !!python/object/apply:os.system ['touch owned']",
-    "a list": "- 1", "a string": "hello", "empty": "", "a date": "train:\n  steps: 2020-01-01", "an unknown key": "tarin: 3", "twice": "patch: [1, 1]\npatch: [1, 1]",
-    "an integer of 100,000 digits": "train:\n  steps: " + "9" * 100_000, "NaN": "caption_dropout: .nan", "infinity": "train:\n  learning_rate: .inf", "binary": bytes(range(256)),
-    "tabs": "train:\n\tsteps: 3", "another type": "train: 3", "null": "train: null", "key is a list": "? [1, 2]\n: 3", "key is a number": "3: 4", "a bool": "train:\n  steps: true",
-    "a number as a string": "train:\n  steps: '3'", "escapes": f'"{chr(92)}e]0;x": 1', "unpaired surrogate": 'variant: "\\ud800"', "a merge bomb": "a: &a {b: 1}\n" + "c: {" + "<<: *a, " * 1000 + "}",
+    "a bomb": "a0: &a0 [x, x]\n" + "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 4)}]\n" for k in range(1, 30)),
+    "deep": "[" * 100_000,
+    "deep mappings": "\n".join(" " * k + "a:" for k in range(3000)), "a loop": "train: &a\n  train: *a\n",
+    "Python": "train: !!python/object/apply:os.system ['touch owned']",
+    "a list": "- 1", "a string": "hello", "empty": "", "a date": "train:\n  steps: 2020-01-01",
+    "an unknown key": "tarin: 3", "twice": "patch: [1, 1]\npatch: [1, 1]",
+    "an integer of 100,000 digits": "train:\n  steps: " + "9" * 100_000, "NaN": "caption_dropout: .nan",
+    "infinity": "train:\n  learning_rate: .inf", "binary": bytes(range(256)),
+    "tabs": "train:\n\tsteps: 3", "another type": "train: 3", "null": "train: null", "key is a list": "? [1, 2]\n: 3",
+    "key is a number": "3: 4", "a bool": "train:\n  steps: true",
+    "a number as a string": "train:\n  steps: '3'", "escapes": f'"{chr(92)}e]0;x": 1',
+    "unpaired surrogate": 'variant: "\\ud800"', "a merge bomb": "a: &a {b: 1}\n" + "c: {" + "<<: *a, " * 1000 + "}",
 }  # fmt: skip
 
 
@@ -162,10 +175,15 @@ def data_cases() -> Iterator[Case]:
             "data", f"prepare, image: {name}", prepare(), setup=encoders(setup), expect="any", check=counted(4, 1)
         )
     whole: dict[str, Setup] = {
-        "no metadata": lambda: folder() or Path("images/metadata.jsonl").unlink(), "no images": partial(folder, good=0), "one image": partial(folder, good=1),
-        "missing": lambda: None, "a file": write("images", "x"), "a FIFO": instead("images", "fifo"), "metadata is a FIFO": lambda: (folder(), instead("images/metadata.jsonl", "fifo")()),
-        "metadata is /dev/zero": lambda: (folder(), instead("images/metadata.jsonl", "link", "/dev/zero")()), "metadata is a folder": lambda: (folder(), instead("images/metadata.jsonl", "folder")()),
-        "names that are not UTF-8": lambda: (folder(), Path("images/metadata.jsonl").unlink(), Path(os.fsdecode(b"images/\xff.png")).write_bytes(picture()), Path(os.fsdecode(b"images/\xff.txt")).write_text("x")),
+        "no metadata": lambda: folder() or Path("images/metadata.jsonl").unlink(), "no images": partial(folder, good=0),
+        "one image": partial(folder, good=1),
+        "missing": lambda: None, "a file": write("images", "x"), "a FIFO": instead("images", "fifo"),
+        "metadata is a FIFO": lambda: (folder(), instead("images/metadata.jsonl", "fifo")()),
+        "metadata is /dev/zero": lambda: (folder(), instead("images/metadata.jsonl", "link", "/dev/zero")()),
+        "metadata is a folder": lambda: (folder(), instead("images/metadata.jsonl", "folder")()),
+        "names that are not UTF-8": lambda: (folder(), Path("images/metadata.jsonl").unlink(),
+        Path(os.fsdecode(b"images/\xff.png")).write_bytes(picture()),
+        Path(os.fsdecode(b"images/\xff.txt")).write_text("x")),
         "metadata is binary": lambda: (folder(), Path("images/metadata.jsonl").write_bytes(bytes(range(256)) * 9)),
     }  # fmt: skip
     for name, setup in whole.items():
@@ -174,10 +192,15 @@ def data_cases() -> Iterator[Case]:
         yield Case("data", f"prepare, folder: {name}", prepare(), setup=encoders(setup), expect=fine)
     bad = [("bad.png", picture(9)), ("bad.txt", b"x")]
     tars: dict[str, tuple[Setup, int]] = {
-        "good": (tar(*bad), 4), "a header of 2**45 bytes": (tar(("bad.png", b""), change=lambda info: setattr(info, "size", 2**45)), 3),
-        "a link outside": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.SYMTYPE), setattr(info, "linkname", "../outside/secret.txt"), setattr(info, "size", 0))), 3),
-        "a path outside": (tar(("../../outside/new.png", picture(9)), ("../../outside/new.txt", b"x")), 4), "escapes": (tar((f"{ESCAPE}.png", b"x"), (f"{ESCAPE}.txt", b"x")), 3),
-        "truncated": (sequence(tar(*bad), bytes_of("data.tar", lambda x: x[:-12_000])), 2), "no image": (tar(("bad.txt", b"x")), 3), "a device": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.CHRTYPE), setattr(info, "size", 0))), 3),
+        "good": (tar(*bad), 4), "a header of 2**45 bytes": (tar(("bad.png", b""), change=lambda info: setattr(info,
+        "size", 2**45)), 3),
+        "a link outside": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.SYMTYPE), setattr(info,
+        "linkname", "../outside/secret.txt"), setattr(info, "size", 0))), 3),
+        "a path outside": (tar(("../../outside/new.png", picture(9)), ("../../outside/new.txt", b"x")), 4),
+        "escapes": (tar((f"{ESCAPE}.png", b"x"), (f"{ESCAPE}.txt", b"x")), 3),
+        "truncated": (sequence(tar(*bad), bytes_of("data.tar", lambda x: x[:-12_000])), 2), "no image": (tar(("bad.txt",
+        b"x")), 3), "a device": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.CHRTYPE), setattr(info,
+        "size", 0))), 3),
     }  # fmt: skip
     for name, (setup, good) in tars.items():
         yield Case(
@@ -199,11 +222,18 @@ def data_cases() -> Iterator[Case]:
         for kind in ("data.tar", "data.parquet"):
             yield Case("data", f"prepare, {kind} is {name}", prepare(kind), setup=encoders(special(kind)))
     parquets: dict[str, tuple[Setup, int | None]] = {
-        "good": (parquet([]), 3), "an absolute path": (lambda: parquet([({"bytes": None, "path": str(Path.cwd().parent / "outside/secret.txt")}, "x")])(), 3),
-        "a path outside": (parquet([({"bytes": None, "path": "../outside/secret.txt"}, "x")]), 3), "a missing file": (parquet([({"bytes": None, "path": "nowhere.png"}, "x")]), 3),
-        "nulls": (parquet([(None, "x"), ({"bytes": picture(), "path": None}, None)]), 3), "a bomb": (parquet([({"bytes": bomb(), "path": None}, "x")]), 3), "an address": (parquet([({"bytes": None, "path": "http://localhost:1/x.png"}, "x")]), 3),
-        "another column": (parquet([], image="picture"), None), "truncated": (sequence(parquet([]), bytes_of("data.parquet", lambda x: x[:-99])), None), "a damaged page": (sequence(parquet([]), bytes_of("data.parquet", lambda x: x[:200] + os.urandom(400) + x[600:])), None),
-        "empty": (write("data.parquet", ""), None), "noise": (write("data.parquet", b"PAR1" + os.urandom(999) + b"PAR1"), None),
+        "good": (parquet([]), 3), "an absolute path": (lambda: parquet([({"bytes": None,
+        "path": str(Path.cwd().parent / "outside/secret.txt")}, "x")])(), 3),
+        "a path outside": (parquet([({"bytes": None, "path": "../outside/secret.txt"}, "x")]), 3),
+        "a missing file": (parquet([({"bytes": None, "path": "nowhere.png"}, "x")]), 3),
+        "nulls": (parquet([(None, "x"), ({"bytes": picture(), "path": None}, None)]), 3),
+        "a bomb": (parquet([({"bytes": bomb(), "path": None}, "x")]), 3), "an address": (parquet([({"bytes": None,
+        "path": "http://localhost:1/x.png"}, "x")]), 3),
+        "another column": (parquet([], image="picture"), None), "truncated": (sequence(parquet([]),
+        bytes_of("data.parquet", lambda x: x[:-99])), None), "a damaged page": (sequence(parquet([]),
+        bytes_of("data.parquet", lambda x: x[:200] + os.urandom(400) + x[600:])), None),
+        "empty": (write("data.parquet", ""), None), "noise": (write("data.parquet",
+        b"PAR1" + os.urandom(999) + b"PAR1"), None),
     }  # fmt: skip
     for name, (setup, samples) in parquets.items():
         expect, check = (
@@ -245,14 +275,16 @@ def shard_cases() -> Iterator[Case]:
         "x",
     ]
 
-    def case(name: str, *setup: Setup, expect: str = "error", more: Sequence[str] = (), **rest: Any) -> Case:  # noqa: ANN401
+    def case(
+        name: str, *setup: Setup, expect: str = "error", more: Sequence[str] = (), limits: dict[str, int] | None = None
+    ) -> Case:
         return Case(
             "data",
             f"shards: {name}",
             [*argv, *more],
             setup=sequence(partial(use, "shards", "shards"), *setup),
             expect=expect,
-            **rest,
+            limits=limits or {},
         )
 
     shard, manifest = "shards/000000-16x16.safetensors", "shards/manifest.json"
@@ -267,9 +299,12 @@ def shard_cases() -> Iterator[Case]:
     for name, content in JSON_FILES.items():
         yield case(f"manifest: {name}", write(manifest, content))
     changes: dict[str, Any] = {
-        "samples 10**12": {"samples": 10**12}, "samples of a shard": {"shards__0__samples": 10**12}, "negative samples": {"shards__0__samples": -1},
-        "a file outside": {"shards__0__file": "../../outside/secret.safetensors"}, "size": {"shards__0__size": [0, 0]}, "huge size": {"shards__0__size": [10**9, 10**9]},
-        "checksum": {"shards__0__sha256": "0"}, "format": {"format": 3}, "no shards": {"shards": []}, "channels": {"settings__autoencoder__channels": 10**9}, "width": {"settings__text__width": 10**9},
+        "samples 10**12": {"samples": 10**12}, "samples of a shard": {"shards__0__samples": 10**12},
+        "negative samples": {"shards__0__samples": -1},
+        "a file outside": {"shards__0__file": "../../outside/secret.safetensors"}, "size": {"shards__0__size": [0, 0]},
+        "huge size": {"shards__0__size": [10**9, 10**9]},
+        "checksum": {"shards__0__sha256": "0"}, "format": {"format": 3}, "no shards": {"shards": []},
+        "channels": {"settings__autoencoder__channels": 10**9}, "width": {"settings__text__width": 10**9},
         "max_length": {"settings__text__max_length": 10**12}, "escapes": {"settings__autoencoder__name": ESCAPE},
     }  # fmt: skip
     for name, change in changes.items():
