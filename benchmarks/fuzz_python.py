@@ -68,7 +68,7 @@ ERRORS = (
     "sample(condition=torch.zeros(2, 1, 8))", "sample(shape=(1, 2), seeds=range(2), nope=3)",
     # parts
     *(f"tm.Euler({n})" for n in ("0", "-1", "1.5", "'x'", "2**70")), *(f"tm.Grid({p})" for p in ("()", "(0, 1, 0.5)",
-    "(0.1, 1)", "(0, nan, 1)")), "tm.Grid.uniform(10**12)", "tm.Grid.shifted(4, nan)", "tm.Continuous(steps=0)",
+    "(0.1, 1)", "(0, nan, 1)")), "tm.Grid.uniform(10**12)", "tm.Continuous(steps=0)",
     "tm.LogitNormal(nan, 1)",
     "tm.RestartSampler(((0.2, 0.8, 1),))", "tm.RestartSampler('x')", "tm.DDIMSampler(nan)",
     "tm.build_sampler('restart:1')", "tm.build('nope', tm.MLP(grid=(1,), channels=2), channels=2)",

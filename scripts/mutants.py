@@ -274,7 +274,6 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "times: one time for the batch": (
             "(rng.uniform() * self.steps).long()", "(rng.uniform()[:1].expand(len(rng)) * self.steps).long()",
         ),
-        "times: the shift has the other sign": ("shift * u / (1 + (shift - 1) * u)", "u / (shift + (1 - shift) * u)"),
         "times: exponential steps shrink the wrong way": ("1 - 0.5**i for", "i * 0.5**i for"),
         "times: validation at the time after": (
             "FixedTime(self.points[k], ", "FixedTime(self.points[k + 1], ",

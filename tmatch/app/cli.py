@@ -62,7 +62,7 @@ def _main(arguments: Sequence[str] | None) -> None:
     try:
         call(given.command, getattr(import_module(f"tmatch.app.{module}"), function), given.arguments)
     except KeyboardInterrupt:
-        hint = "; rerun the same command to resume" if given.command in ("train", "prepare", "generate") else ""
+        hint = "; rerun the same command to complete it" if given.command in ("train", "prepare", "generate") else ""
         print(f"tmatch: interrupted{hint}.", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:

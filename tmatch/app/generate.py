@@ -63,7 +63,7 @@ def main(
     config = sampling.apply(pipeline, loaded.config.run.sampling)
     how = {"negative": negative, "height": height, "width": width, "precision": sampling.precision}
     settings = {
-        "model": model if model in MODELS or model.startswith(HUB) else Path(model).name, **how,
+        "model": model if model in MODELS or model.startswith(HUB) else Path(model).name, **how, "path": path,
         "weights": fingerprint(pipeline.trained())[:16], **config.model_dump(mode="json", exclude_none=True),
     }  # fmt: skip
     request = Request(prompts, positive_int("The number of images per prompt", images), seed, settings)

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from tmatch.data.images import grid, read_settings, save_animation, save_image, to_image, write_png
-from tmatch.files import WRITING, write_text
+from tmatch.files import write_text
 from tmatch.generation import GeneratedImages
 from tmatch.generation.frames import evenly_spaced
 from tmatch.rng import as_seed
@@ -52,13 +52,13 @@ class Folder:
         self.out = out
         self.request = request
         out.mkdir(parents=True, exist_ok=True)
-        own = re.compile(rf"\.?(-?\d+)(-path)?\.(png|gif)({re.escape(WRITING)})?|\.?metadata\.jsonl({WRITING})?")
-        names = [(file.name, own.fullmatch(file.name)) for file in out.iterdir()]
-        written = [k for k in range(len(request.seeds)) if self._file(k).exists()] if names else []
-        others = [name for name, m in names if m is None or (m[1] and int(m[1]) not in request.seeds)]
-        others += [self._file(k).name for k in written if read_settings(self._file(k)) != request.record(k)]
-        if others or (not written and (out / "metadata.jsonl").exists()):
-            other = [*others, "metadata.jsonl"][0]
+        names = {f.name for f in out.iterdir() if not f.name.startswith(".")}  # hidden: drafts of a killed process, too
+        seeds = {m[0]: int(m[1]) for name in names if (m := re.fullmatch(r"(-?\d+)(-path\.gif|(-path)?\.png)", name))}
+        written = {name: seed for name, seed in seeds.items() if "-path" not in name and seed in request.seeds}
+        others = [name for name in names - {"metadata.jsonl"} if seeds.get(name) not in request.seeds]
+        others += [f for f, seed in written.items() if read_settings(out / f) != request.record(seed - request.first_seed)]
+        if others or (not written and names):
+            other = min(others or names)
             raise ValueError(f"{out} is not empty and has {other}, not of this command; give a new folder.")
 
     def _file(self, index: int) -> Path:
