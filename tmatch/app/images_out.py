@@ -56,7 +56,7 @@ class Folder:
         seeds = {m[0]: int(m[1]) for name in names if (m := re.fullmatch(r"(-?\d+)(-path\.gif|(-path)?\.png)", name))}
         written = {name: seed for name, seed in seeds.items() if "-path" not in name and seed in request.seeds}
         others = [name for name in names - {"metadata.jsonl"} if seeds.get(name) not in request.seeds]
-        others += [f for f, seed in written.items() if read_settings(out / f) != request.record(seed - request.first_seed)]
+        others += [f for f, k in written.items() if read_settings(out / f) != request.record(k - request.first_seed)]
         if others or (not written and names):
             other = min(others or names)
             raise ValueError(f"{out} is not empty and has {other}, not of this command; give a new folder.")
