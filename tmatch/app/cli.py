@@ -26,7 +26,7 @@ COMMANDS = {
     "models": ("tables.models", "list the trained models that come with the package"),
 }
 """Each command is a function, imported when it is called; its parameters are the options."""
-TOO_LARGE = "(?i)allocate memory|out of memory|bad_alloc|overflow|new thread"  # errors of PyTorch if memory is short
+TOO_LARGE = "(?i)allocate memory|out of memory|bad_alloc|overflow|new thread|a primitive"  # PyTorch's errors
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
