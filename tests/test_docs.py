@@ -106,6 +106,7 @@ def test_measured_overheads_stay_within_their_bounds() -> None:
 
 def reliability_and_speed() -> list[str]:
     kills, prepared, step = result("kill_and_resume"), result("prepare"), result("train_step")["shapes-dtm-mean"]
+    threads: dict[str, Any] = result("threads")["models"]
     two, one, processes = (result(f"train_dit{which}")["sizes"] for which in ("", "_one_thread", "_two_processes"))
     decode = result("decode")["times_as_fast_as"]
     others = ("autoregressive-diffusion-pytorch", "Hugging Face Llama", "Hugging Face Llama, compiled")
@@ -115,7 +116,9 @@ def reliability_and_speed() -> list[str]:
     rates = [[size["eager"]["share_of_matmul"] for size in sizes if size["text"] == 120] for sizes in (two, one)]
     speed = f"{step['images_a_second']:.0f} images/s, {step['share_of_matmul']:.0%} of the matmul rate"
     return [
-        f"{kills['identical']} of {kills['kills']}, {kills['during_a_write']} killed while writing a checkpoint",
+        f"{kills['identical']} of {kills['runs']} runs identical; {kills['kills']} kills, {kills['interrupts']} "
+        f"interrupts, {kills['during_a_write']} of them while writing",
+        "; ".join(f"{row['images'] - row['different_images']:,} of {row['images']:,}" for row in threads.values()),
         f"yes, {prepared['killed']} kills; {prepared['peak_mb']} and {prepared['peak_mb_of_a_tenth']} MB",
         f"{result('sampler_overhead')['ratio']:.2f}",
         f"{step['beyond_the_networks']:.1%} of a step; {speed}",
