@@ -129,4 +129,4 @@ def test_an_interrupted_command_says_whether_it_resumes(
     monkeypatch.setattr(f"tmatch.app.{command}.main", interrupted)
     done = run(command)
     assert done.returncode == 130
-    assert ("resume" in done.stderr) == resumes
+    assert ("rerun the same command" in done.stderr) == resumes
