@@ -25,9 +25,9 @@ from fuzz_files import (
     edit,
     flipped,
     folder,
+    png,
     instead,
     options,
-    picture,
     sequence,
     use,
     write,
@@ -47,11 +47,11 @@ def bomb(width: int = 60_000, height: int = 60_000) -> bytes:
 
 
 IMAGES: dict[str, Callable[[], bytes]] = {
-    "empty": lambda: b"", "not an image": lambda: b"hello", "truncated": lambda: picture(9)[:400], "a bomb": bomb,
-    "one pixel": lambda: picture(9, (1, 1)), "a line": lambda: picture(9, (20_000, 1)), "zero size": lambda: bomb(0, 0),
+    "empty": lambda: b"", "not an image": lambda: b"hello", "truncated": lambda: png(9)[:400], "a bomb": bomb,
+    "one pixel": lambda: png(9, (1, 1)), "a line": lambda: png(9, (20_000, 1)), "zero size": lambda: bomb(0, 0),
     "a pickle": lambda: b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.",
     "an SVG": lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>",
-    "a damaged checksum": lambda: picture(9)[:60] + b"\0\0\0\0" + picture(9)[64:],
+    "a damaged checksum": lambda: png(9)[:60] + b"\0\0\0\0" + png(9)[64:],
 }  # fmt: skip
 ROWS: dict[str, dict[str, Any] | str] = {
     "not JSON": "{", "deep": "[" * 100_000, "a list": "[]", "no file name": {"text": "x"},
@@ -108,7 +108,7 @@ def tar(*members: tuple[str, bytes], change: Callable[[tarfile.TarInfo], object]
             good = [
                 (f"{k}.{kind}", content)
                 for k in range(3)
-                for kind, content in (("png", picture(k)), ("txt", b"a red circle"))
+                for kind, content in (("png", png(k)), ("txt", b"a red circle"))
             ]
             for number, (name, content) in enumerate([*good, *members]):
                 info = tarfile.TarInfo(name)
@@ -126,7 +126,7 @@ def parquet(rows: Sequence[tuple[Any, Any]], **columns: str) -> Setup:
         from pyarrow import parquet as file
 
         image = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
-        good = [({"bytes": picture(k), "path": None}, "a red circle") for k in range(3)]
+        good = [({"bytes": png(k), "path": None}, "a red circle") for k in range(3)]
         images, texts = zip(*good, *rows, strict=True)
         file.write_table(
             pyarrow.table(
@@ -182,7 +182,7 @@ def data_cases() -> Iterator[Case]:
         "metadata is /dev/zero": lambda: (folder(), instead("images/metadata.jsonl", "link", "/dev/zero")()),
         "metadata is a folder": lambda: (folder(), instead("images/metadata.jsonl", "folder")()),
         "names that are not UTF-8": lambda: (folder(), Path("images/metadata.jsonl").unlink(),
-        Path(os.fsdecode(b"images/\xff.png")).write_bytes(picture()),
+        Path(os.fsdecode(b"images/\xff.png")).write_bytes(png()),
         Path(os.fsdecode(b"images/\xff.txt")).write_text("x")),
         "metadata is binary": lambda: (folder(), Path("images/metadata.jsonl").write_bytes(bytes(range(256)) * 9)),
     }  # fmt: skip
@@ -190,13 +190,13 @@ def data_cases() -> Iterator[Case]:
         fine = "any" if name in ("one image", "names that are not UTF-8", "no metadata") else "error"
         yield Case("data", f"train, folder: {name}", own, setup=setup, expect=fine)
         yield Case("data", f"prepare, folder: {name}", prepare(), setup=encoders(setup), expect=fine)
-    bad = [("bad.png", picture(9)), ("bad.txt", b"x")]
+    bad = [("bad.png", png(9)), ("bad.txt", b"x")]
     tars: dict[str, tuple[Setup, int]] = {
         "good": (tar(*bad), 4), "a header of 2**45 bytes": (tar(("bad.png", b""), change=lambda info: setattr(info,
         "size", 2**45)), 3),
         "a link outside": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.SYMTYPE), setattr(info,
         "linkname", "../outside/secret.txt"), setattr(info, "size", 0))), 3),
-        "a path outside": (tar(("../../outside/new.png", picture(9)), ("../../outside/new.txt", b"x")), 4),
+        "a path outside": (tar(("../../outside/new.png", png(9)), ("../../outside/new.txt", b"x")), 4),
         "escapes": (tar((f"{ESCAPE}.png", b"x"), (f"{ESCAPE}.txt", b"x")), 3),
         "truncated": (sequence(tar(*bad), bytes_of("data.tar", lambda x: x[:-12_000])), 2), "no image": (tar(("bad.txt",
         b"x")), 3), "a device": (tar(*bad, change=lambda info: (setattr(info, "type", tarfile.CHRTYPE), setattr(info,
@@ -226,10 +226,10 @@ def data_cases() -> Iterator[Case]:
         "path": str(Path.cwd().parent / "outside/secret.txt")}, "x")])(), 3),
         "a path outside": (parquet([({"bytes": None, "path": "../outside/secret.txt"}, "x")]), 3),
         "a missing file": (parquet([({"bytes": None, "path": "nowhere.png"}, "x")]), 3),
-        "nulls": (parquet([(None, "x"), ({"bytes": picture(), "path": None}, None)]), 3),
+        "nulls": (parquet([(None, "x"), ({"bytes": png(), "path": None}, None)]), 3),
         "a bomb": (parquet([({"bytes": bomb(), "path": None}, "x")]), 3), "an address": (parquet([({"bytes": None,
         "path": "http://localhost:1/x.png"}, "x")]), 3),
-        "another column": (parquet([], image="picture"), None), "truncated": (sequence(parquet([]),
+        "another column": (parquet([], image="png"), None), "truncated": (sequence(parquet([]),
         bytes_of("data.parquet", lambda x: x[:-99])), None), "a damaged page": (sequence(parquet([]),
         bytes_of("data.parquet", lambda x: x[:200] + os.urandom(400) + x[600:])), None),
         "empty": (write("data.parquet", ""), None), "noise": (write("data.parquet",

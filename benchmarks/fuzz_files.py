@@ -119,7 +119,7 @@ AUTOENCODER = {"data.size": 16, "width": 8, "held-out": 1, "train.steps": 1, "tr
 GENERATE = ["generate", "a red circle", "--model", "model", "--out", "x.png"]
 
 
-def picture(seed: int = 0, size: tuple[int, int] = (20, 20)) -> bytes:
+def png(seed: int = 0, size: tuple[int, int] = (20, 20)) -> bytes:
     from PIL import Image
 
     file = io.BytesIO()
@@ -132,7 +132,7 @@ def folder(rows: Sequence[dict[str, Any] | str] = (), good: int = 4, name: str =
     Path(name).mkdir(exist_ok=True)
     lines = [json.dumps({"file_name": f"{k}.png", "text": "a red circle"}) for k in range(good)]
     for k in range(good):
-        (Path(name) / f"{k}.png").write_bytes(picture(k))
+        (Path(name) / f"{k}.png").write_bytes(png(k))
     lines += [row if isinstance(row, str) else json.dumps(row) for row in rows]
     (Path(name) / "metadata.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogatepass")
 
