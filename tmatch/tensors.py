@@ -9,7 +9,7 @@ import operator
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, SupportsIndex, TypeVar, get_args
+from typing import Literal, SupportsIndex, get_args
 
 import torch
 from einops import rearrange
@@ -19,7 +19,6 @@ from tmatch.config import MAX_COUNT
 
 State = Tensor  # (batch, *grid, channels)
 Time = Tensor  # () or (batch,), in [0, 1]; for s see tmatch.head.Head
-Entry = TypeVar("Entry")
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 """Precision of matrix products; weights, gradients, states and residual streams stay in float32."""

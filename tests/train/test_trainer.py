@@ -161,6 +161,14 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytes
     assert names_after(4) == ["step-0-mine", "step-00000003", "step-00000004"]
 
 
+def test_a_rerun_completes_an_interrupted_removal(tmp_path: Path) -> None:
+    """A run that was killed after its last checkpoint, while it removed an older one, leaves nothing behind."""
+    assert trainer(tmp_path, checkpoint_every=1).run(until=3)
+    (tmp_path / "step-00000001").mkdir()
+    trainer(tmp_path, checkpoint_every=1).resume()
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000002", "step-00000003"]
+
+
 def test_other_runs_do_not_resume(tmp_path: Path) -> None:
     trainer(tmp_path).run(until=2)
     with pytest.raises(ValueError, match="another learning_rate and seed; choose a new folder"):

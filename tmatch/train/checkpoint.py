@@ -29,24 +29,22 @@ WRITTEN = r"(model|ema|optimizer|shard-.*)\.safetensors(\.index\.json)?|record\.
 _DAMAGE = (SafetensorError, ValueError, LookupError, TypeError, OverflowError, RecursionError)
 
 
-def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> Path:
-    """Write `folder`/step-N atomically and keep the `keep` newest checkpoints."""
+def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any]) -> Path:
+    """Write `folder`/step-N atomically and keep the newest checkpoints."""
     begin(path := draft(folder))
     for name, group in tensors.items():
         write_tensors(path / f"{name}.safetensors", group)
-    return commit(path, step, record, keep)
+    return commit(path, step, record)
 
 
 def require_free(folder: Path) -> None:
     """Raise if a run would overwrite files of something else in a folder without checkpoints."""
     require_folder(folder)
-    others = [file.name for file in folder.glob("*") if re.fullmatch(OTHERS, file.name)]
-    foreign = (file for file in draft(folder).glob("[!.]*") if not re.fullmatch(WRITTEN, file.name))
-    others += [str(file.relative_to(folder)) for file in foreign]
+    others = [file for file in folder.glob("*") if re.fullmatch(OTHERS, file.name)]
+    others += [file for file in draft(folder).glob("[!.]*") if not re.fullmatch(WRITTEN, file.name)]
     if others and latest(folder) is None:
-        raise ValueError(
-            f"{folder} contains {others[0]} and no checkpoint to resume from; choose a new folder to keep its files."
-        )
+        reason = f"contains {others[0].relative_to(folder)} and no checkpoint to resume from"
+        raise ValueError(f"{folder} {reason}; choose a new folder to keep its files.")
 
 
 def draft(folder: Path) -> Path:
@@ -70,22 +68,26 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def commit(path: Path, step: int, record: dict[str, Any], keep: int = 2) -> Path:
+def commit(path: Path, step: int, record: dict[str, Any]) -> Path:
     """Turn a draft into the checkpoint of a step."""
-    folder = path.parent
-    final = folder / f"step-{step:08d}"
+    final = (folder := path.parent) / f"step-{step:08d}"
     digests = {file.name: _sha256(file) for file in files(path)}
     contents = {"format": FORMAT, "step": step, "parts": len(files(path, PART_FILES)), **record, "sha256": digests}
     write_text(path / "record.json", json.dumps(contents, indent=2) + "\n")
     sync(path)
     if final.exists():  # the same step, saved before
         shutil.rmtree(path)
-        return final
-    path.rename(final)
-    sync(folder)
-    for old in _all(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)  # may fail on a network disk while somebody reads it
+    else:
+        path.rename(final)
+        sync(folder)
+        prune(folder)
     return final
+
+
+def prune(folder: Path) -> None:
+    """Remove all but the two newest checkpoints, and what is left of one whose removal was interrupted."""
+    for old in _all(folder)[:-2]:
+        shutil.rmtree(old, ignore_errors=True)  # may fail on a network disk while somebody reads it
 
 
 def _all(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from tmatch.config import Config
 from tmatch.files import locked
+from tmatch.reading import first_line
 from tmatch.train import checkpoint
 from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
@@ -146,9 +147,8 @@ class Trainer:
 
     def _overdue(self) -> tuple[bool, bool]:
         """Return which of them are missing, because the run stopped between saving and evaluation."""
-        validate, preview = self._due()
-        has_validation, has_preview = self.monitor.evaluated(self.step)
-        return validate and not has_validation, preview and not has_preview
+        (validate, preview), done = self._due(), self.monitor.evaluated(self.step)
+        return validate and not done[0], preview and not done[1]
 
     def _evaluate(self, validate: bool, preview: bool) -> None:
         """Validate and preview, with the current weights and with their average.
@@ -177,8 +177,8 @@ class Trainer:
         try:
             yield
         except (RuntimeError, ValueError, OSError) as error:
-            reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-            print(f"tmatch: {what} at step {self.step} failed, training continues: {reason[0]}", file=sys.stderr)
+            failure = f"{what} at step {self.step} failed, training continues"
+            print(f"tmatch: {failure}: {first_line(error)}", file=sys.stderr)
 
     def update(self) -> float:
         """Take one optimizer step and return its loss."""
@@ -236,12 +236,12 @@ class Trainer:
         with self._locked():
             newest = self.distributed.broadcast(checkpoint.latest(self.out))
             if newest is not None:
-                step = require_same_run(newest, self.run_config, self.contents)
+                self.step = require_same_run(newest, self.run_config, self.contents)
                 self._verify(newest)
                 checkpoint.fill(newest, self._state(), self.distributed.distribute_like)
-                self.step = step
             self.resumed = True
             if self.distributed.rank == 0:
+                checkpoint.prune(self.out)
                 self.monitor.truncate(self.step)
 
     def _verify(self, newest: Path) -> None:
@@ -255,5 +255,4 @@ class Trainer:
             raise ValueError(damage or f"Another process found damage in the checkpoint {newest}.")
 
     def _locked(self) -> AbstractContextManager[None]:
-        """Lock the folder of the run."""
         return locked(self.out) if self.distributed.rank == 0 else nullcontext()
