@@ -44,7 +44,17 @@ if TYPE_CHECKING:
         VariancePreserving,
     )
     from tmatch.rng import RandomStreams
-    from tmatch.sampler import SAMPLERS, DDIMSampler, RestartSampler, Sampler, build_sampler
+    from tmatch.sampler import (
+        SAMPLERS,
+        DDIMSampler,
+        GlassSampler,
+        ODESampler,
+        OvershootSampler,
+        RestartSampler,
+        Sampler,
+        SDESampler,
+        build_sampler,
+    )
     from tmatch.sampling import CodeSampling, SamplingParams, Snapshot, Unmasking
     from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
     from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
@@ -65,7 +75,8 @@ _EXPORTS = {
     "tmatch.process": "Cosine DiffusionProcess GaussianProcess IndependentLinearProcess Linear LinearProcess "
     "Process VariancePreserving",
     "tmatch.rng": "RandomStreams",
-    "tmatch.sampler": "SAMPLERS DDIMSampler RestartSampler Sampler build_sampler",
+    "tmatch.sampler": "SAMPLERS DDIMSampler GlassSampler ODESampler OvershootSampler RestartSampler "
+    "SDESampler Sampler build_sampler",
     "tmatch.sampling": "CodeSampling SamplingParams Snapshot Unmasking",
     "tmatch.solver": "RK4 Adaptive Euler Heun Midpoint Solver",
     "tmatch.times": "Continuous Grid LogitNormal Times Uniform",

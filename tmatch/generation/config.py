@@ -1,6 +1,7 @@
 """`SamplingConfig`: sampling options as plain strings and numbers."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -12,6 +13,7 @@ from tmatch.kernel import Kernel, MaskedTokens
 from tmatch.sampler import SAMPLERS, build_sampler
 from tmatch.sampling import CodeSampling, SamplingParams, Unmasking, UnmaskOrder
 from tmatch.solver import SOLVERS
+from tmatch.times import GRIDS, Steps, Times, build_grid
 
 PARTS: dict[str, tuple[str, Callable[[Kernel], bool]]] = {
     "head": ("no head", lambda kernel: kernel.head is not None),
@@ -26,13 +28,25 @@ def _option(default: Any, description: str, needs: str | None = None, **bounds: 
     return Field(default=default, description=description, json_schema_extra={"needs": needs}, **bounds)
 
 
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "grid": lambda name: build_grid(name, 8),
+    "sampler": build_sampler,
+    "solver": partial(lookup, "solver", SOLVERS),
+    "schedule": partial(lookup, "schedule", GUIDANCE_SCHEDULES),
+}
+"""What rejects an unknown name."""
+
+
 class SamplingConfig(Config):
     """How to sample from a model; each option acts on the variants that have the part it needs."""
 
     steps: SamplingSteps | None = _option(16, "number of transitions; None uses the variant's own")
-    sampler: str = _option("default", f"sampler: {', '.join(SAMPLERS)}; arguments follow a colon, as in ddim:0.5")
-    solver: str = _option("euler", f"ODE solver of the head: {', '.join(SOLVERS)}", "head")
-    head_steps: SamplingSteps = _option(4, "solver steps of the head per transition", "head")
+    grid: str | None = _option(
+        None, f"times of the transitions: {', '.join(GRIDS)}, with numbers as in shifted:3; None uses the variant's own"
+    )
+    sampler: str = _option("default", f"sampler: {', '.join(SAMPLERS)}; numbers follow a colon, as in overshoot:0.5")
+    solver: str = _option("euler", f"ODE solver of the head, or of 'glass': {', '.join(SOLVERS)}", "head")
+    head_steps: SamplingSteps = _option(4, "solver steps of the head, or of 'glass', per transition", "head")
     guidance: float = _option(2.0, "classifier-free guidance scale; 1 disables guidance")
     schedule: str = _option("constant", f"guidance schedule over time: {', '.join(GUIDANCE_SCHEDULES)}")
     iterations: Count | None = _option(None, "unmasking iterations; None unmasks one token at a time", "masks")
@@ -44,14 +58,17 @@ class SamplingConfig(Config):
         None, "sample among the most likely codes of this total probability", "codes", gt=0, le=1
     )
 
-    @field_validator("sampler", "solver", "schedule")
+    @field_validator("grid", "sampler", "solver", "schedule")
     @classmethod
-    def _known(cls, name: str, info: ValidationInfo) -> str:
-        if info.field_name == "sampler":
-            build_sampler(name)
-        else:
-            lookup(str(info.field_name), SOLVERS if info.field_name == "solver" else GUIDANCE_SCHEDULES, name)
+    def _known(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None:
+            _CHECKS[str(info.field_name)](name)
         return name
+
+    def times(self, own: Times, scale: float = 1.0) -> Steps | None:
+        """What `Model.sample` takes as steps, for a model with its `own` times; `scale` as in `build_grid`."""
+        steps = self.steps or len(own.grid(None)) - 1
+        return self.steps if self.grid is None else build_grid(self.grid, steps, scale)
 
     def build(self) -> SamplingParams:
         """The runtime objects; guidance needs a null condition and is added by the caller."""
@@ -66,14 +83,16 @@ class SamplingConfig(Config):
         return type(self).model_validate({**self.model_dump(), **options})
 
 
-def require_applicable(kernel: Kernel, options: Iterable[str], prefix: str = "") -> None:
+def require_applicable(kernel: Kernel, config: SamplingConfig, options: Iterable[str], prefix: str = "") -> None:
     """Reject options that have no effect on a kernel because it lacks the part they act on.
 
     `prefix` is what the name of an option starts with: '--' on the command line, nothing in Python.
     """
+    inner_solver = build_sampler(config.sampler).has_inner_solver
     for name in options:
         extra = SamplingConfig.model_fields[name].json_schema_extra
-        lack, present = PARTS.get(str(extra["needs"]) if isinstance(extra, dict) else "", ("", lambda _: True))
-        if not present(kernel):
+        needs = str(extra["needs"]) if isinstance(extra, dict) else ""
+        lack, present = PARTS.get(needs, ("", lambda _: True))
+        if not (present(kernel) or (needs == "head" and inner_solver)):
             option = f"{prefix}{name.replace('_', '-')}" if prefix else name
             raise ValueError(f"{option} has no effect on this model ({lack}); leave it out.")
