@@ -563,6 +563,35 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "eval/test_shapes.py::test_left_is_left_and_above_is_above",
         ),
     }),
+    "eval/latents.py": ("eval/test_latents.py", {
+        "frechet distance: no square root of the product": (".clamp(min=0).sqrt().sum()", ".clamp(min=0).sum()"),
+        "frechet distance: the cross term once": ("- 2 * cross", "- cross"),
+        "frechet distance: covariances that commute": (
+            "torch.linalg.eigvalsh(a.root @ b.covariance @ a.root).clamp(min=0).sqrt().sum()",
+            "(a.root @ b.root).trace()",
+        ),
+        "frechet distance: the means are not squared": ("(a.mean - b.mean).square().sum()", "(a.mean - b.mean).norm()"),
+        "frechet distance: NaN for singular covariances": ("values.clamp(min=0).sqrt()", "values.sqrt()"),
+        "energy distance: a vector is at distance 0 from itself": (" * len(self.x) / (len(self.x) - 1)", ""),
+        "energy distance: the distance between samples once": (
+            "2 * mean_distance(a.x, b.x)", "mean_distance(a.x, b.x)",
+        ),
+        "energy distance: only the last chunk": (
+            "for part in x.split(_CHUNK))", "for part in x.split(_CHUNK)[-1:])",
+        ),
+        "reference: one for all codecs and images": (
+            "_Reference(states_key(codec, reference, device)", '_Reference(""',
+        ),
+        "reference: encoded for every metric": ("@lru_cache(maxsize=2)\n", ""),
+    }),
+    "eval/evaluate.py": ("eval/test_evaluate.py", {
+        "evaluation: the scores come last": ("return result | measured", "return measured | result"),
+        "evaluation: a metric replaces the seconds": ("(result | measured).keys()", "result.keys()"),
+    }),
+    "app/evaluate.py": ("app/test_generate.py::test_evaluate_compares_with_real_images", {
+        "evaluation: the reference of another split": ("data.eval_reference(split)", "data.eval_reference()"),
+        "evaluation: the reference is of the prompts": ("data.eval_reference(split)", "images"),
+    }),
     "eval/captions.py": ("eval/test_evaluate.py::test_the_interval_covers_the_true_share_95_percent_of_the_time", {
         "interval: 90%": ("z: float = 1.96", "z: float = 1.64"),
         "interval: the normal approximation": (
