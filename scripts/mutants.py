@@ -87,10 +87,56 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         ),
     }),
     "kernel/residual.py": ("kernel/test_residual.py", {
-        "residual: it trains the mean": ("y - m.detach()", "y - m"),
+        "residual: it trains the mean": ("mean(1), m.detach()", "mean(1), m"),
         "residual: the mean is not guided": (
             "m = branches.mix(self.readout(h_t).to(x_t.dtype))", "m = self.readout(h_t).to(x_t.dtype)[: len(x_t)]",
             "test_guidance.py::test_guided_dtm_is_algorithm_2_with_a_guided_velocity",
+        ),
+    }),
+    "kernel/exact.py": ("kernel/test_distilled.py", {
+        "combined reading: standard deviations add, not precisions": (
+            "torch.hypot(known, learned)", "known + learned",
+        ),
+        "combined reading: y_s counts as if it were a reading without X_t": (
+            "(sigma + alpha) * s\n", "alpha * s\n",
+        ),
+        "combined reading: the noise of y_s is not scaled by that of X_t": (
+            "total = a + (1 - s) * sigma", "total = a + (1 - s)",
+        ),
+        "combined reading: NaN where nothing is known": (
+            "torch.where(a > 0, known / a, 1.0)", "known / a",
+        ),
+        "exact velocity: the mean at the own time": ("mean(reading.x, reading.t)", "mean(reading.x, t)"),
+    }),
+    "kernel/distilled.py": ("kernel/test_distilled.py", {
+        "distillation: the velocity of Y, not of the residual": (
+            "x_t, t, y_s, s) - m", "x_t, t, y_s, s)",
+        ),
+        "distillation: the teacher reads the residual, not y_s": (
+            "r_s + expand_like(s, m).to(m.dtype) * m", "r_s",
+        ),
+        "distillation: the teacher gets a gradient": ("    @torch.no_grad()\n", ""),
+        "distillation: the teacher ignores the condition": (
+            "mean.mean(x, time, condition)", "mean.mean(x, time, condition and condition[:1].repeated(len(x)))",
+        ),
+        "distillation: one s for all samples": (
+            "zip(states.unbind(1), s.unbind(1), strict=True)", "((x, s[:, 0]) for x in states.unbind(1))",
+        ),
+        "distillation: the state in the layout of the head": (
+            "self.split(b_s.flatten(0, 1).unflatten(1, b.shape[1:-1])).unflatten(0, s.shape)",
+            "b_s.reshape(*s.shape, *r.shape[1:])",
+        ),
+    }),
+    "head/transformer.py": ("head", {
+        "Transformer head: no positions": ("positions, time)", "0 * positions, time)"),
+        "Transformer head: s of the first sample": (
+            ".expand(*y.shape[:2], -1).flatten(0, 1)", "[..., :1, :].expand(*y.shape[:2], -1).flatten(0, 1)",
+        ),
+        "Transformer head: it starts with a velocity": (
+            "self.time_modulation, self.out)", "self.time_modulation)",
+        ),
+        "Transformer head: tokens do not see each other": (
+            "context.h).flatten(0, 1)", "context.h).flatten(0, 1).flatten(0, 1).unsqueeze(1)",
         ),
     }),
     "kernel/autoregressive.py": (
@@ -197,7 +243,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "self.density.sample(rng, self.samples_per_token, 1).expand(-1, -1, b.shape[2])",
         ),
         "flow: time reversed": ("(1 - w) * b_0 + w * b", "w * b_0 + (1 - w) * b"),
-        "flow: sign of the velocity": ("u - (b - b_0)", "u - (b_0 - b)"),
+        "flow: sign of the velocity": ("b.unsqueeze(1) - b_0)", "b_0 - b.unsqueeze(1))"),
         "flow: rand for randn in training": ("b_0 = rng.normal(", "b_0 = rng.uniform("),
         "flow: rand for randn in sampling": (
             "return rng.normal(tokens, self.channels)", "return rng.uniform(tokens, self.channels)",

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from tmatch.distribution import Categorical, Flow, TokenDistribution
     from tmatch.generation import Generation, generate
     from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
-    from tmatch.head import FlowHead, Head
+    from tmatch.head import FlowHead, Head, TransformerHead
     from tmatch.kernel import (
         Autoregressive,
         CosineRatio,
+        DistilledResidual,
         FullHistory,
         GaussianKernel,
         Kernel,
@@ -67,9 +68,9 @@ _EXPORTS = {
     "tmatch.distribution": "Categorical Flow TokenDistribution",
     "tmatch.generation": "Generation generate",
     "tmatch.guidance": "ClassifierFreeGuidance Guidance NoGuidance",
-    "tmatch.head": "FlowHead Head",
-    "tmatch.kernel": "Autoregressive CosineRatio FullHistory GaussianKernel Kernel Masked MaskedCodes MaskedTokens "
-    "MeanKernel ParallelFlow ResidualFlow TruncatedGaussianRatio unit_data_std",
+    "tmatch.head": "FlowHead Head TransformerHead",
+    "tmatch.kernel": "Autoregressive CosineRatio DistilledResidual FullHistory GaussianKernel Kernel Masked "
+    "MaskedCodes MaskedTokens MeanKernel ParallelFlow ResidualFlow TruncatedGaussianRatio unit_data_std",
     "tmatch.model": "FullHistoryMatching Model TransitionMatching",
     "tmatch.parametrization": "CleanState Difference NextState NoiseState Parametrization",
     "tmatch.process": "Cosine DiffusionProcess GaussianProcess IndependentLinearProcess Linear LinearProcess "

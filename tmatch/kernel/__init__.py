@@ -7,6 +7,7 @@ needs one sample of Y (Eq. 7), and `sample`. The more it can express, the fewer 
     GaussianKernel   a Gaussian of given standard deviation around that mean: DDPM
     ParallelFlow     all tokens at once, independent given h_t, each by a flow head: DTM
     ResidualFlow     the mean by regression, the residual as in ParallelFlow
+    DistilledResidual   the same, learned from the mean's exact velocity
     Autoregressive   token after token, with a KV cache: ARTM, and AR with T = 1
     FullHistory      token after token, given all earlier states too: FHTM
     Masked           a few tokens per iteration, in any order: MARTM, and MAR with T = 1
@@ -20,6 +21,7 @@ tokens once: distributions and heads see (batch, tokens, ...).
 
 from tmatch.kernel.autoregressive import Autoregressive, FullHistory
 from tmatch.kernel.base import Kernel, MeanPredictor
+from tmatch.kernel.distilled import DistilledResidual
 from tmatch.kernel.gaussian import GaussianKernel, unit_data_std
 from tmatch.kernel.masked import CosineRatio, Masked, MaskedCodes, MaskedTokens, MaskingRatio, TruncatedGaussianRatio
 from tmatch.kernel.mean import MeanKernel
@@ -30,6 +32,7 @@ from tmatch.kernel.residual import ResidualFlow
 __all__ = [
     "Autoregressive",
     "CosineRatio",
+    "DistilledResidual",
     "FullHistory",
     "GaussianKernel",
     "JointKernel",

@@ -34,7 +34,14 @@ class ResidualFlow(MeanPredictor, ParallelFlow):
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
         h_t = self.backbone(x_t, t, condition)
         m = self.readout(h_t).to(y.dtype)
-        return (m - y).square().flatten(1).mean(1) + self.head_loss(y - m.detach(), h_t, t, rng)
+        regression, m = (m - y).square().flatten(1).mean(1), m.detach()
+        return regression + self.residual_loss(y - m, m, h_t, x_t, t, condition, rng)
+
+    def residual_loss(
+        self, r: State, m: State, h_t: Tensor, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams
+    ) -> Tensor:
+        """The head's loss of each image, for a sample of R."""
+        return self.head_loss(r, h_t, t, rng)
 
     def guided_mean(self, x_t: State, t: Time, condition: Condition | None, params: SamplingParams) -> State:
         return self.mean.guided_mean(x_t, t, condition, params)
