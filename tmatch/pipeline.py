@@ -106,6 +106,7 @@ class Pipeline:
         width: int | None = None,
         num_inference_steps: int | None = None,
         guidance_scale: float | None = None,
+        preset: str | None = None,
         num_images_per_prompt: int = 1,
         seed: int | Sequence[int] | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
@@ -113,8 +114,10 @@ class Pipeline:
         output_type: Output = "pil",
         **sampling: Any,  # noqa: ANN401
     ) -> PipelineOutput:
-        """Generate images for one or several prompts (or class labels); the model's configuration has the defaults.
+        """Generate images for one or several prompts (or class labels).
 
+        The settings are those of a `preset` that `tmatch tune` chose ('fast', 'balanced' or 'best'), by default of
+        'balanced', or those of the run for a model without presets; single ones can be given on top.
         `seed` is that of the first image, and the following images have the following seeds; or it is a list with one
         seed per image. A `generator` is advanced and gives the first seed. `sampling` takes every other field of
         `SamplingConfig`: head_steps, solver, sampler, schedule, temperature, ... `output_type` is 'pil', or an array
@@ -126,7 +129,7 @@ class Pipeline:
         each = [text for text in prompts for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
         options = {"steps": num_inference_steps, "guidance": guidance_scale, **sampling}
         options = {name: value for name, value in options.items() if value is not None}
-        config, seeds = self._sampling(options), _seeds(seed, generator, len(each))
+        config, seeds = self._sampling(preset, options), _seeds(seed, generator, len(each))
         size: dict[str, Any] = {"height": height, "width": width, "batch_size": batch_size}
         result = self.networks.generate(each, seeds, config, negative=negative_prompt, precision=self.precision, **size)
         for warning in self.networks.prompt_warnings([*each, negative_prompt], height, width):
@@ -136,10 +139,11 @@ class Pipeline:
             images = list(map(to_image, images)) if output_type == "pil" else images.movedim(1, -1).numpy()
         return PipelineOutput(images, result.images, result.evaluations)
 
-    def _sampling(self, options: dict[str, Any]) -> SamplingConfig:
+    def _sampling(self, preset: str | None, options: dict[str, Any]) -> SamplingConfig:
         """The sampling of the model with other options; an error names the argument of `__call__`."""
+        own = self.model.sampling(preset)
         try:
-            config = self.config.sampling.updated(**options)
+            config = own.updated(**options)
         except ValidationError as error:
             wrong = error.errors()[0]
             name = {"steps": "num_inference_steps", "guidance": "guidance_scale"}.get(key := str(wrong["loc"][0]), key)

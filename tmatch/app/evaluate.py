@@ -9,10 +9,11 @@ from rich.table import Table
 
 from tmatch.app.sampling_options import DEFAULT_MODEL, SAMPLING_OPTIONS, SamplingOptions
 from tmatch.app.tables import JsonFlag
+from tmatch.data import CaptionedImages
 from tmatch.datasets.base import Split
 from tmatch.eval import METRICS
 from tmatch.eval.evaluate import evaluate
-from tmatch.runs import load_model
+from tmatch.runs import LoadedModel, load_model
 from tmatch.tensors import positive_int
 
 
@@ -36,18 +37,10 @@ def main(
     """
     positive_int("The number of prompts", prompts)
     loaded = load_model(model)
-    pipeline, data = loaded.pipeline, loaded.config.run.data
-    images = data.eval_prompts(prompts, split)
-    if images is None:
-        raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no evaluation prompts.")
-    if not (metrics or data.metrics):
-        raise ValueError(
-            f"The data set '{data.kind}' has no metric of its own; name one with --metrics ({', '.join(METRICS)}). "
-            "CONTRIBUTING.md shows how to add a metric."
-        )
-    config = sampling.apply(pipeline, loaded.config.run.sampling)
+    images, metrics = evaluation_set(model, loaded, metrics, prompts, split)
+    config = sampling.apply(loaded)
     result = evaluate(
-        pipeline, images.captions, data.eval_reference(split), metrics or data.metrics, config,
+        loaded.pipeline, images.captions, loaded.config.run.data.eval_reference(split), metrics, config,
         progress=sys.stderr.isatty(), precision=sampling.precision,
     )  # fmt: skip
     if as_json:
@@ -55,6 +48,22 @@ def main(
         print(json.dumps({"model": model, "split": split, **settings, **result}, indent=2))
     else:
         _print(result)
+
+
+def evaluation_set(
+    model: str, loaded: LoadedModel, metrics: tuple[str, ...], prompts: int, split: Split
+) -> tuple[CaptionedImages, tuple[str, ...]]:
+    """The images whose prompts a model is evaluated on, and the metrics, by default those of its data set."""
+    data = loaded.config.run.data
+    images = data.eval_prompts(prompts, split)
+    if images is None or len(images) == 0:
+        raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no evaluation prompts.")
+    if not (metrics or data.metrics):
+        raise ValueError(
+            f"The data set '{data.kind}' has no metric of its own; name one of {', '.join(METRICS)}. CONTRIBUTING.md "
+            "shows how to add a metric."
+        )
+    return images, metrics or data.metrics
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def main(
     pipeline = loaded.pipeline
     prompts = _prompts(prompts, prompt_file) if pipeline.encoder.width is not None else ("",)
     require_text([*prompts, negative])
-    config = sampling.apply(pipeline, loaded.config.run.sampling)
+    config = sampling.apply(loaded)
     how = {"negative": negative, "height": height, "width": width, "precision": sampling.precision}
     settings = {
         "model": model if model in MODELS or model.startswith(HUB) else Path(model).name, **how, "path": path,

@@ -8,13 +8,14 @@ from pydantic import Field, create_model
 from tmatch.config import Config
 from tmatch.generation import TextToImage, compile_for_sampling
 from tmatch.generation.config import SamplingConfig, require_applicable
+from tmatch.runs import LoadedModel
 from tmatch.tensors import Device, Precision, resolve_device
 
 DEFAULT_MODEL = "shapes-dtm-from-fm"
 
 
 class ComputeOptions(Config):
-    """Where and how the networks run; `SAMPLING_OPTIONS` adds how to sample."""
+    """Where and how the networks run."""
 
     device: Device = "auto"
     """device; 'auto' uses the accelerator if there is one"""
@@ -23,14 +24,28 @@ class ComputeOptions(Config):
     compile: bool = False
     """compile the networks first, which takes a minute or more: for many images"""
 
-    def apply(self, pipeline: TextToImage, own: SamplingConfig) -> SamplingConfig:
-        """Move a pipeline to its device; return the model's own settings with the given ones, which must apply."""
-        given = self.model_dump(exclude_none=True, exclude={*ComputeOptions.model_fields})
-        config = own.updated(**given)
-        require_applicable(pipeline.model.kernel, config, given, "--")
+    def prepare(self, pipeline: TextToImage) -> None:
+        """Move a pipeline to its device, and compile it on request."""
         pipeline.to(resolve_device(self.device))
         if self.compile:
             compile_for_sampling(pipeline.model)
+
+
+COMPUTE_OPTIONS = ComputeOptions()
+
+
+class PresetOptions(ComputeOptions):
+    """A preset; `SAMPLING_OPTIONS` adds single settings."""
+
+    preset: str | None = None
+    """settings that `tmatch tune` chose: fast, balanced or best; None uses balanced if the model has presets"""
+
+    def apply(self, model: LoadedModel) -> SamplingConfig:
+        """Prepare a model; return the settings of its preset with the given ones, which must apply."""
+        given = self.model_dump(exclude_none=True, include={*SamplingConfig.model_fields})
+        config = model.sampling(self.preset).updated(**given)
+        require_applicable(model.pipeline.model.kernel, config, given, "--")
+        self.prepare(model.pipeline)
         return config
 
 
@@ -41,6 +56,6 @@ _FIELDS: dict[str, Any] = {
     )
     for name, field in SamplingConfig.model_fields.items()
 }
-SAMPLING_OPTIONS = create_model("SamplingOptions", __base__=ComputeOptions, **_FIELDS)()
+SAMPLING_OPTIONS = create_model("SamplingOptions", __base__=PresetOptions, **_FIELDS)()
 """The options with nothing given: None stands for the model's own setting."""
-SamplingOptions = Annotated[ComputeOptions, tyro.conf.arg(name="")]
+SamplingOptions = Annotated[PresetOptions, tyro.conf.arg(name="")]

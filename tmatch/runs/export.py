@@ -16,6 +16,7 @@ from tmatch.datasets import ImageEncoders, ShardEncoders
 from tmatch.datasets.images import AUTOENCODER
 from tmatch.datasets.shards import TEXT_FOLDER
 from tmatch.files import atomic_folder, is_free, write_tensors, write_text
+from tmatch.generation.presets import PRESETS
 from tmatch.runs.config import InitConfig, ModelConfig
 from tmatch.runs.load import HUB, MODELS, LoadedModel
 
@@ -39,7 +40,7 @@ pipe("a red circle").images[0].save("image.png")
 ```
 
 Trained for up to {run.train.steps:,} steps of {run.train.batch_size:,} images at a learning rate of
-{run.train.learning_rate:g}; the weights are averaged. Default sampling: {steps} and guidance {run.sampling.guidance:g}.
+{run.train.learning_rate:g}; the weights are averaged. Default sampling: {steps} and guidance {sampling.guidance:g}.
 {more}
 Training data, its licence, and intended use: fill in here.
 """
@@ -58,6 +59,8 @@ def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16) ->
     config = _anonymous(model)
     with atomic_folder(out) as draft:
         write_text(draft / "model.json", config.model_dump_json(indent=2) + "\n")
+        if model.presets is not None:
+            write_text(draft / PRESETS, model.presets.model_dump_json(indent=2) + "\n")
         if isinstance(model.config.encoders, ShardEncoders):
             _include_encoders(model, model.config.encoders, draft)
         elif config.run.autoencoder == AUTOENCODER:
@@ -136,9 +139,10 @@ def model_card(model: LoadedModel, title: str) -> str:
     """A model card in the hub's format: what the model is, how it was trained, how good it is, how to use it."""
     config = _anonymous(model)
     parameters = sum(p.numel() for p in model.pipeline.trained().parameters())
-    steps = f"{config.run.sampling.steps or 'its own'} steps"
+    sampling = model.sampling()
+    steps = f"{sampling.steps or 'its own'} steps"
     if model.pipeline.model.kernel.head is not None:
-        steps += f", {config.run.sampling.head_steps} head steps in each"
+        steps += f", {sampling.head_steps} head steps in each"
     more, init, result = "", model.config.run.init, model.folder / "result.json"
     if init.model is not None:
         public = f"`{init.model}`" if init.model.startswith(HUB) or init.model in MODELS else "an unpublished model"
@@ -150,8 +154,10 @@ def model_card(model: LoadedModel, title: str) -> str:
         if result.is_file() and "captions_satisfied" in (found := json.loads(result.read_text())):
             (low, high), share = found["interval_95"], found["captions_satisfied"]
             more += f"\nCaptions satisfied, of {found['prompts']:,} held-out ones: {share:.3f}"
-            more += f" (95% interval {low:.3f} to {high:.3f}).\n"
+            more += f" (95% interval {low:.3f} to {high:.3f})"
+            more += ".\n" if model.presets is None else ", with the settings of its training run.\n"
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ValueError(f"{result} is damaged ({error}); remove it to export without a result.") from error
     shape = " x ".join(map(str, config.shape))
-    return CARD.format(title=title, run=config.run, parameters=parameters / 1e6, shape=shape, steps=steps, more=more)
+    card = {"run": config.run, "parameters": parameters / 1e6, "shape": shape, "steps": steps, "sampling": sampling}
+    return CARD.format(title=title, more=more, **card)

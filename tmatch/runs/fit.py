@@ -15,6 +15,7 @@ from tmatch.eval.evaluate import evaluate
 from tmatch.files import write_tensors, write_text
 from tmatch.generation import TextToImage
 from tmatch.generation.config import SamplingConfig, require_applicable
+from tmatch.generation.presets import PRESETS
 from tmatch.rng import seeded_init
 from tmatch.runs.config import ModelConfig, RunConfig
 from tmatch.runs.finetune import apply_init, matching_names
@@ -44,7 +45,7 @@ def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str
         config = ModelConfig(run=run, shape=dataset.shape, grids=dataset.grids, encoders=dataset.encoders)
         write_text(out / "model.json", config.model_dump_json(indent=2) + "\n")
         if trainer.step < run.train.steps:  # results of an earlier, shorter run are out of date
-            for name in ("model.safetensors", "result.json"):
+            for name in ("model.safetensors", "result.json", PRESETS):
                 (out / name).unlink(missing_ok=True)
     if not trainer.run(progress=progress):
         return None

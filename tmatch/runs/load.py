@@ -1,6 +1,8 @@
 """Trained models: those that ship with the package, and those that runs write."""
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
@@ -16,6 +18,8 @@ from tmatch.conditioning import Conditioner
 from tmatch.config import did_you_mean
 from tmatch.datasets import ImageEncoders
 from tmatch.generation import TextToImage
+from tmatch.generation.config import SamplingConfig
+from tmatch.generation.presets import PRESETS, Preset, Presets
 from tmatch.hub import HubOptions, download
 from tmatch.migrate import migrate_model, migrate_weight_name
 from tmatch.model import Model
@@ -32,11 +36,22 @@ MODELS = tuple(sorted(folder.parent.name for folder in _PACKAGE.glob("*/model.js
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, its configuration, and its folder."""
+    """A model, its configuration, its folder, and the presets that `tmatch tune` chose, if it did."""
 
     pipeline: TextToImage
     config: ModelConfig
     folder: Path
+    presets: Presets | None = None
+
+    def sampling(self, preset: str | None = None) -> SamplingConfig:
+        """The settings of a preset; by default those of 'balanced', or of the run if there are no presets."""
+        if self.presets is None and preset is None:
+            return self.config.run.sampling
+        found: Mapping[str, Preset] = {} if self.presets is None else dict(self.presets.presets.items())
+        if (name := "balanced" if preset is None else str(preset)) not in found:
+            choices = f"has {', '.join(found)} of `tmatch tune`" if found else "has none; `tmatch tune` chooses them"
+            raise ValueError(f"There is no preset '{name}'{did_you_mean(name, found)}: {self.folder.name} {choices}.")
+        return found[name].sampling
 
 
 def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
@@ -46,6 +61,7 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     the hub, only JSON, text and safetensors files are read, and no other local files that the model may name.
     """
     folder, config, weights = read_model(name, hub)
+    presets = read_presets(folder)
     if name.startswith(HUB) or folder.resolve().parent.name == "snapshots":
         hub = replace(hub, within=folder)
     encoders, open_codec = config.encoders, partial(config.encoders.codec, Patchify(config.run.patch), folder, hub)
@@ -66,20 +82,36 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     if channels % prod(config.run.patch) or codec.encode(torch.zeros(1, 3, *codec.token)).shape[-1] != channels:
         raise ValueError(f"{folder / 'model.json'} does not fit its autoencoder: a token has {channels} numbers.")
     pipeline = TextToImage(model, conditioner, codec, config.shape, config.grids)
-    return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder)
+    return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder, presets)
 
 
 def read_config(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig]:
     """The folder of a model and its configuration; the weights are not read."""
     folder = _folder(name, hub)
     file = folder / "model.json"
-    try:
+    with _valid(file, "a model"):
         return folder, ModelConfig.model_validate_json(json.dumps(migrate_model(read_json(file))))
+
+
+def read_presets(folder: Path) -> Presets | None:
+    """The presets of a model, if it has any."""
+    file = folder / PRESETS
+    if not (file.exists() or file.is_symlink()):
+        return None
+    with _valid(file, "presets"):
+        return Presets.model_validate_json(json.dumps(read_json(file)))
+
+
+@contextmanager
+def _valid(file: Path, what: str) -> Iterator[None]:
+    """Raise the errors of a JSON file as one sentence."""
+    try:
+        yield
     except ValidationError as error:
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
-        raise ValueError(f"{file} does not describe a model of this version ({reason}).") from error
+        raise ValueError(f"{file} does not describe {what} of this version ({reason}).") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe a model ({first_line(error)}).") from error
+        raise ValueError(f"{file} does not describe {what} ({first_line(error)}).") from error
 
 
 def read_model(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
