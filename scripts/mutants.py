@@ -645,6 +645,38 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "eval/test_evaluate.py::test_the_interval_ends_where_the_measured_share_is_z_standard_errors_away",
         ),
     }),
+    "eval/tune.py": ("eval/test_tune.py", {
+        "tune: distances are maximized": ("self.sign = -1 if", "self.sign = 1 if"),
+        "tune: the winner of the search is chosen": ("in range(1, BLOCKS + 1)]", "in (0,) * BLOCKS]"),
+        "tune: fresh prompts with the seeds of the search": ("first_seed=numbers.start", "first_seed=0"),
+        "tune: noise is ignored": (
+            "abs(fmean(gaps)) <= stdev(gaps) / sqrt(len(gaps))", "fmean(gaps) == 0",
+        ),
+        "tune: the standard deviation for the standard error": ("stdev(gaps) / sqrt(len(gaps))", "stdev(gaps)"),
+        "tune: ties go to the dearest": ("tuple(reversed(rank(blocks)))", "(self.work(blocks[0]),)"),
+        "tune: head evaluations are free": (
+            "<= self.backbone and cost.head <= self.head * cost.backbone", "<= self.backbone",
+        ),
+        "tune: half of the budget is left": ("while high - low > 1:", "while False:"),
+        "tune: nothing is read from the log": ("if log.is_file() else []", "if False else []"),
+        "tune: nothing is searched": ("ROUNDS, FINALISTS, BLOCKS = 3,", "ROUNDS, FINALISTS, BLOCKS = 0,"),
+    }),
+    "app/tune.py": ("app/test_tune.py", {
+        "tune: settings are chosen by test prompts": ('* prompts, "validation")', '* prompts, "test")'),
+        "tune: measurements of other weights are used": ("fingerprint(pipeline.trained(), repr(same))", 'repr("all")'),
+        "tune: it starts from earlier presets": ("choose(model.config.run.sampling,", "choose(model.sampling(),"),
+    }),
+    "runs/fit.py": ("app/test_tune.py::test_presets_are_exported_and_stay_with_the_weights_they_were_chosen_for", {
+        "longer training keeps the presets": ('"result.json", PRESETS)', '"result.json")'),
+    }),
+    "runs/load.py": ("app/test_tune.py", {
+        "the settings of the run, though there are presets": ("if self.presets is None and preset", "if preset"),
+    }),
+    "app/sampling_options.py": ("app/test_tune.py", {
+        "a preset overrides what is given": (
+            "model.sampling(self.preset).updated(**given)", "model.sampling(self.preset)",
+        ),
+    }),
     "codec/autoencoder.py": ("codec/test_autoencoder.py", {
         "autoencoder: variance for standard deviation": ("(log_variance / 2).exp()", "log_variance.exp()"),
         "autoencoder: sign in the KL divergence": (

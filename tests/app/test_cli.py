@@ -107,6 +107,14 @@ def test_lists_name_everything_within_80_columns(monkeypatch: pytest.MonkeyPatch
         (["generate", "a circle", "--prompt-file", "bytes.txt"], ["UTF-8"]),
         (["generate", "a circle", "--images", "0"], ["got 0"]),
         (["evaluate", "--prompts", "0"], ["got 0"]),
+        (["tune"], ["MODEL"]),
+        (["tune", "shapes-fmm"], ["no model 'shapes-fmm' (did you mean 'shapes-fm'?)"]),
+        (["tune", "shapes-fm", "--fast", "0"], ["--fast must be", "got 0"]),
+        (["tune", "shapes-fm", "--balanced", "2"], ["--fast, --balanced, --best", "ascend"]),
+        (["tune", "shapes-fm", "--prompts", "0"], ["number of prompts", "got 0"]),
+        (["tune", "shapes-fm", "--metric", "caption"], ["no metric 'caption' (did you mean 'captions'?)"]),
+        (["generate", "a circle", "--model", "shapes-fm", "--preset", "fast"], ["no preset 'fast'", "`tmatch tune`"]),
+        (["evaluate", "--model", "shapes-fm", "--preset", "best"], ["no preset 'best'", "`tmatch tune`"]),
         (["plan", "dtm-ss"], ["no recipe 'dtm-ss' (did you mean 'dtm-s'?)"]),
         (["plan", "dtm-s", "--gpus", "3"], ["--train.batch-size"]),
         (["plan", "dtm-s", "--utilisation.training", "2"], ["utilisation"]),
@@ -119,7 +127,7 @@ def test_invalid_requests_are_rejected(arguments: list[str], words: list[str], t
     assert_rejected(run(*arguments, cwd=tmp_path), *words)
 
 
-@pytest.mark.parametrize(("command", "resumes"), [("prepare", True), ("evaluate", False)])
+@pytest.mark.parametrize(("command", "resumes"), [("prepare", True), ("tune", True), ("evaluate", False)])
 def test_an_interrupted_command_says_whether_it_resumes(
     command: str, resumes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tmatch.config import did_you_mean, printable
 COMMANDS = {
     "generate": ("generate.main", "generate images from prompts"),
     "evaluate": ("evaluate.main", "measure how many captions a model satisfies"),
+    "tune": ("tune.main", "choose a model's presets of sampling settings: fast, balanced, best"),
     "train": ("train.main", "train a recipe, or resume its run"),
     "prepare": ("prepare.main", "encode images and captions into shards to train on"),
     "plan": ("plan.main", "estimate parameters, memory, FLOPs and time of a recipe on GPUs"),
@@ -62,7 +63,8 @@ def _main(arguments: Sequence[str] | None) -> None:
     try:
         call(given.command, getattr(import_module(f"tmatch.app.{module}"), function), given.arguments)
     except KeyboardInterrupt:
-        hint = "; rerun the same command to complete it" if given.command in ("train", "prepare", "generate") else ""
+        resumes = given.command in ("train", "prepare", "generate", "tune")
+        hint = "; rerun the same command to complete it" if resumes else ""
         print(f"tmatch: interrupted{hint}.", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:

@@ -18,17 +18,18 @@ def evaluate(
     metrics: Sequence[str] = ("captions",),
     sampling: SamplingConfig = SamplingConfig(),
     *,
+    first_seed: int = 0,
     batch_size: int = 250,
     progress: bool = False,
     precision: Precision = "float32",
 ) -> dict[str, Any]:
-    """Generate one image per prompt with seeds 0, 1, 2, ... and compute each named metric, as a JSON-able dictionary.
+    """Generate one image per prompt with consecutive seeds and compute each named metric, as a JSON-able dictionary.
 
     `reference` is a set of real images, for metrics that use one. The scores come first, in the order of `metrics`.
     """
     chosen = [lookup("metric", METRICS, name) for name in metrics]
     options: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "precision": precision}
-    generated = pipeline.generate(prompts, range(len(prompts)), sampling, **options)
+    generated = pipeline.generate(prompts, range(first_seed, first_seed + len(prompts)), sampling, **options)
     measured = {
         "prompts": len(prompts),
         "backbone_evaluations": generated.evaluations.backbone,
