@@ -663,6 +663,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     }),
     "app/tune.py": ("app/test_tune.py", {
         "tune: settings are chosen by test prompts": ('* prompts, "validation")', '* prompts, "test")'),
+        "tune: the reference is test images": ('eval_reference("validation")', 'eval_reference("test")'),
         "tune: measurements of other weights are used": ("fingerprint(pipeline.trained(), repr(same))", 'repr("all")'),
         "tune: it starts from earlier presets": ("choose(model.config.run.sampling,", "choose(model.sampling(),"),
     }),

@@ -82,7 +82,8 @@ def test_settings_are_chosen_by_validation_prompts(copied: Path, monkeypatch: py
 
     monkeypatch.setattr(ShapesData, "eval_prompts", watched)
     succeed("tune", str(copied), *TUNE)
-    assert asked == [(10, "validation")]
+    assert asked[0] == (10, "validation")
+    assert {split for _, split in asked} == {"validation"}, "of the reference, too"
 
 
 @pytest.mark.parametrize("after", [2, 7])
