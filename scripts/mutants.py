@@ -226,7 +226,12 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "kernel/test_masked.py::test_codes_follow_the_softmax",
         ),
         "codes: not guided": (
-            "branches.mix(self.logits(h))", "self.logits(h)[: len(u)]", "kernel/test_masked.py::test_logits_are_guided",
+            "branches.weighted_sum(self.logits(h))", "self.logits(h)[: len(u)]",
+            "kernel/test_masked.py::test_logits_are_guided",
+        ),
+        "codes: guided logits are rescaled": (
+            "branches.weighted_sum(", "branches.mix(",
+            "kernel/test_masked.py::test_guided_logits_are_not_rescaled",
         ),
     }),
     "guidance.py": ("test_guidance.py::test_guided_dtm_is_algorithm_2_with_a_guided_velocity", {
@@ -247,6 +252,22 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "guidance: the null condition of other images": (
             "repeated(total)[images]", "repeated(total)[: images.stop - images.start]",
             "test_guidance.py::test_a_negative_prompt_for_each_image_survives_batching",
+        ),
+        "rescale: towards the null branch": (
+            "v.chunk(len(self.weights))[0]", "v.chunk(len(self.weights))[-1]",
+            "test_guidance.py::test_rescaling_moves_the_norm_of_each_token_towards_that_without_guidance",
+        ),
+        "rescale: one norm for all tokens": (
+            "x.norm(dim=-1, keepdim=True)", "x.norm()",
+            "test_guidance.py::test_rescaling_moves_the_norm_of_each_token_towards_that_without_guidance",
+        ),
+        "rescale: 1 - phi": (
+            "own.lerp(given, self.rescale)", "given.lerp(own, self.rescale)",
+            "test_guidance.py::test_rescaled_guidance_of_dtm_in_numbers",
+        ),
+        "rescale: the unconditional branch alone at w = 0": (
+            "keep or (self.rescale > 0 and w == 0)", "keep",
+            "test_guidance.py::test_rescaled_guidance_is_continuous_in_the_scale",
         ),
     }),
     "solver/runge_kutta.py": ("solver", {
@@ -607,8 +628,15 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     }),
     "generation/text_to_image.py": ("generation/test_text_to_image.py", {
         "negative prompt: ignored": ("self.encoder.null if none_given else negative", "self.encoder.null"),
-        "guidance schedule: ignored": (
-            "sampling.guidance, schedule=GUIDANCE_SCHEDULES[sampling.schedule])", "sampling.guidance)",
+    }),
+    "generation/config.py": ("generation/test_text_to_image.py", {
+        "guidance schedule: ignored": ("GUIDANCE_SCHEDULES[self.guidance_schedule]", 'GUIDANCE_SCHEDULES["constant"]'),
+        "guidance interval: ignored": ("self.guidance_interval, schedule", "(0.0, 1.0), schedule"),
+        "guidance rescale: ignored": ("schedule, self.guidance_rescale)", "schedule)"),
+    }),
+    "migrate.py": ("runs/test_format_1.py", {
+        "format 2: an earlier name of the schedule": (
+            '{**old, "run": migrate_sampling(old["run"])}', "old",
         ),
     }),
 }

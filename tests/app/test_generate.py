@@ -130,8 +130,8 @@ def test_the_path_is_written_as_a_strip_and_an_animation(model: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("variant", "parts"),
     [
-        ("fm", set()), ("dtm", {"head"}), ("fhtm-2", {"head"}), ("mar", {"head", "masks"}), ("ar-discrete", {"codes"}),
-        ("mar-discrete", {"masks", "codes"}),
+        ("fm", {"continuous"}), ("dtm", {"continuous", "head"}), ("fhtm-2", {"continuous", "head"}),
+        ("mar", {"continuous", "head", "masks"}), ("ar-discrete", {"codes"}), ("mar-discrete", {"masks", "codes"}),
     ],
 )  # fmt: skip
 def test_options_apply_to_models_that_have_the_part_they_need(variant: str, parts: set[str]) -> None:
@@ -155,6 +155,9 @@ def test_options_apply_to_models_that_have_the_part_they_need(variant: str, part
         (["--top-k", "0"], "--top-k: Input should be greater than 0, got 0"),
         (["--guidance", "nan"], "--guidance: Input should be a finite number"),
         (["--solver", "hein"], "did you mean 'heun'?"),
+        (["--guidance-schedule", "risin"], "There is no guidance schedule 'risin' (did you mean 'rising'?)"),
+        (["--guidance-interval", "0.7", "0.3"], "--guidance-interval: The guidance interval must satisfy 0 <= low"),
+        (["--guidance-rescale", "1.5"], "--guidance-rescale: Input should be less than or equal to 1, got 1.5"),
     ],
 )
 @pytest.mark.parametrize("command", [("generate", "a circle"), ("evaluate", "--prompts", "2")], ids=lambda c: c[0])

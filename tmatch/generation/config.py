@@ -5,9 +5,10 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from tmatch.condition import Condition
 from tmatch.config import Config, Count, SamplingSteps, lookup
 from tmatch.distribution import Categorical
-from tmatch.guidance import GUIDANCE_SCHEDULES
+from tmatch.guidance import GUIDANCE_SCHEDULES, ClassifierFreeGuidance, NoGuidance, require_interval
 from tmatch.kernel import Kernel, MaskedTokens
 from tmatch.sampler import SAMPLERS, build_sampler
 from tmatch.sampling import CodeSampling, SamplingParams, Unmasking, UnmaskOrder
@@ -17,6 +18,7 @@ PARTS: dict[str, tuple[str, Callable[[Kernel], bool]]] = {
     "head": ("no head", lambda kernel: kernel.head is not None),
     "masks": ("no masked tokens", lambda kernel: isinstance(kernel, MaskedTokens)),
     "codes": ("no codes", lambda kernel: isinstance(kernel.distribution, Categorical)),
+    "continuous": ("its tokens are codes", lambda kernel: not isinstance(kernel.distribution, Categorical)),
 }
 """The parts of a kernel that options act on: what a model lacks without one, and whether a kernel has it."""
 
@@ -34,7 +36,11 @@ class SamplingConfig(Config):
     solver: str = _option("euler", f"ODE solver of the head: {', '.join(SOLVERS)}", "head")
     head_steps: SamplingSteps = _option(4, "solver steps of the head per transition", "head")
     guidance: float = _option(2.0, "classifier-free guidance scale; 1 disables guidance")
-    schedule: str = _option("constant", f"guidance schedule over time: {', '.join(GUIDANCE_SCHEDULES)}")
+    guidance_schedule: str = _option("constant", f"guidance schedule over time: {', '.join(GUIDANCE_SCHEDULES)}")
+    guidance_interval: tuple[float, float] = _option((0.0, 1.0), "times between which guidance applies")
+    guidance_rescale: float = _option(
+        0.0, "from 0 to 1: scale guided tokens towards the norm without guidance", "continuous", ge=0, le=1
+    )
     iterations: Count | None = _option(None, "unmasking iterations; None unmasks one token at a time", "masks")
     order: UnmaskOrder = _option("random", "order in which tokens are unmasked", "masks")
     confidence_temperature: float = _option(1.0, "noise on the confidence, for order 'confidence'", "masks", ge=0)
@@ -44,22 +50,34 @@ class SamplingConfig(Config):
         None, "sample among the most likely codes of this total probability", "codes", gt=0, le=1
     )
 
-    @field_validator("sampler", "solver", "schedule")
+    @field_validator("sampler", "solver", "guidance_schedule")
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
-        if info.field_name == "sampler":
+        field = str(info.field_name)
+        if field == "sampler":
             build_sampler(name)
         else:
-            lookup(str(info.field_name), SOLVERS if info.field_name == "solver" else GUIDANCE_SCHEDULES, name)
+            lookup(field.replace("_", " "), SOLVERS if field == "solver" else GUIDANCE_SCHEDULES, name)
         return name
 
-    def build(self) -> SamplingParams:
-        """The runtime objects; guidance needs a null condition and is added by the caller."""
+    @field_validator("guidance_interval")
+    @classmethod
+    def _ordered(cls, interval: tuple[float, float]) -> tuple[float, float]:
+        require_interval(interval)
+        return interval
+
+    def build(self, null: Condition | None = None) -> SamplingParams:
+        """The runtime objects; guidance needs a `null` condition, which unconditional models do not have."""
         return SamplingParams(
             SOLVERS[self.solver](self.head_steps),
+            NoGuidance() if null is None else self._guidance(null),
             unmasking=Unmasking(self.iterations, self.order, self.confidence_temperature),
             codes=CodeSampling(self.temperature, self.top_k, self.top_p),
         )
+
+    def _guidance(self, null: Condition) -> ClassifierFreeGuidance:
+        schedule = GUIDANCE_SCHEDULES[self.guidance_schedule]
+        return ClassifierFreeGuidance(null, self.guidance, self.guidance_interval, schedule, self.guidance_rescale)
 
     def updated(self, **options: Any) -> Self:  # noqa: ANN401
         """A validated copy with other `options`."""
