@@ -146,7 +146,7 @@ class Pipeline:
             hint = did_you_mean(key, SamplingConfig.model_fields) if wrong["type"] == "extra_forbidden" else ""
             reason = wrong.get("ctx", {}).get("error") or f"{wrong['msg']}{hint}, got {wrong['input']!r}."
             raise ValueError(f"{name}: {reason}") from error
-        require_applicable(self.networks.model.kernel, options)
+        require_applicable(self.networks.model.kernel, config, options)
         return config
 
 

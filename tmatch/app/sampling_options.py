@@ -27,7 +27,7 @@ class ComputeOptions(Config):
         """Move a pipeline to its device; return the model's own settings with the given ones, which must apply."""
         given = self.model_dump(exclude_none=True, exclude={*ComputeOptions.model_fields})
         config = own.updated(**given)
-        require_applicable(pipeline.model.kernel, given, "--")
+        require_applicable(pipeline.model.kernel, config, given, "--")
         pipeline.to(resolve_device(self.device))
         if self.compile:
             compile_for_sampling(pipeline.model)

@@ -1,6 +1,6 @@
 """`SamplingConfig`: sampling options as plain strings and numbers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -9,9 +9,9 @@ from tmatch.condition import Condition
 from tmatch.config import Config, Count, SamplingSteps, lookup
 from tmatch.distribution import Categorical
 from tmatch.guidance import GUIDANCE_SCHEDULES, ClassifierFreeGuidance, NoGuidance, require_interval
-from tmatch.kernel import Kernel, MaskedTokens
+from tmatch.kernel import Kernel, MaskedTokens, ParallelFlow
 from tmatch.sampler import SAMPLERS, build_sampler
-from tmatch.sampling import CodeSampling, SamplingParams, Unmasking, UnmaskOrder
+from tmatch.sampling import CodeSampling, HeadProgress, HeadSchedule, SamplingParams, Unmasking, UnmaskOrder
 from tmatch.solver import SOLVERS
 
 PARTS: dict[str, tuple[str, Callable[[Kernel], bool]]] = {
@@ -35,6 +35,12 @@ class SamplingConfig(Config):
     sampler: str = _option("default", f"sampler: {', '.join(SAMPLERS)}; arguments follow a colon, as in ddim:0.5")
     solver: str = _option("euler", f"ODE solver of the head: {', '.join(SOLVERS)}", "head")
     head_steps: SamplingSteps = _option(4, "solver steps of the head per transition", "head")
+    last_head_steps: SamplingSteps | None = _option(
+        None, "solver steps of the head for the last tokens; they fall linearly from head_steps; None: constant", "head"
+    )
+    head_schedule: HeadProgress = _option(
+        "tokens", "what the number of head steps falls over: the tokens of a state, or time", "head"
+    )
     guidance: float = _option(2.0, "classifier-free guidance scale; 1 disables guidance")
     guidance_schedule: str = _option("constant", f"guidance schedule over time: {', '.join(GUIDANCE_SCHEDULES)}")
     guidance_interval: tuple[float, float] = _option((0.0, 1.0), "times between which guidance applies")
@@ -68,11 +74,13 @@ class SamplingConfig(Config):
 
     def build(self, null: Condition | None = None) -> SamplingParams:
         """The runtime objects; guidance needs a `null` condition, which unconditional models do not have."""
+        last = self.last_head_steps
         return SamplingParams(
             SOLVERS[self.solver](self.head_steps),
             NoGuidance() if null is None else self._guidance(null),
             unmasking=Unmasking(self.iterations, self.order, self.confidence_temperature),
             codes=CodeSampling(self.temperature, self.top_k, self.top_p),
+            head_schedule=None if last is None else HeadSchedule(last, self.head_schedule),
         )
 
     def _guidance(self, null: Condition) -> ClassifierFreeGuidance:
@@ -84,14 +92,24 @@ class SamplingConfig(Config):
         return type(self).model_validate({**self.model_dump(), **options})
 
 
-def require_applicable(kernel: Kernel, options: Iterable[str], prefix: str = "") -> None:
-    """Reject options that have no effect on a kernel because it lacks the part they act on.
+def require_applicable(kernel: Kernel, config: SamplingConfig, options: Collection[str], prefix: str = "") -> None:
+    """Reject options of a configuration that have no effect on a kernel because it lacks the part they act on.
 
     `prefix` is what the name of an option starts with: '--' on the command line, nothing in Python.
     """
+
     for name in options:
         extra = SamplingConfig.model_fields[name].json_schema_extra
         lack, present = PARTS.get(str(extra["needs"]) if isinstance(extra, dict) else "", ("", lambda _: True))
         if not present(kernel):
-            option = f"{prefix}{name.replace('_', '-')}" if prefix else name
-            raise ValueError(f"{option} has no effect on this model ({lack}); leave it out.")
+            raise ValueError(f"{_shown(name, prefix)} has no effect on this model ({lack}); leave it out.")
+    scheduled = config.last_head_steps is not None and not {"last_head_steps", "head_schedule"}.isdisjoint(options)
+    if scheduled and config.head_schedule == "tokens" and isinstance(kernel, ParallelFlow):
+        raise ValueError(
+            f"{_shown('last_head_steps', prefix)} has no effect on this model, which samples all tokens at once: set "
+            f"{_shown('head_schedule', prefix)} to time, or leave it out."
+        )
+
+
+def _shown(name: str, prefix: str) -> str:
+    return f"{prefix}{name.replace('_', '-')}" if prefix else name

@@ -138,7 +138,8 @@ def model_card(model: LoadedModel, title: str) -> str:
     parameters = sum(p.numel() for p in model.pipeline.trained().parameters())
     steps = f"{config.run.sampling.steps or 'its own'} steps"
     if model.pipeline.model.kernel.head is not None:
-        steps += f", {config.run.sampling.head_steps} head steps in each"
+        first, last = config.run.sampling.head_steps, config.run.sampling.last_head_steps
+        steps += f", {first if last is None else f'{first} to {last}'} head steps in each"
     more, init, result = "", model.config.run.init, model.folder / "result.json"
     if init.model is not None:
         public = f"`{init.model}`" if init.model.startswith(HUB) or init.model in MODELS else "an unpublished model"

@@ -73,7 +73,7 @@ def preflight_generator(run: RunConfig, out: Path) -> None:
         matching_names(run.init, model)
     default = SamplingConfig()
     changed = [name for name, value in run.sampling if value != getattr(default, name)]
-    require_applicable(model.kernel, changed, "--sampling.")
+    require_applicable(model.kernel, run.sampling, changed, "--sampling.")
 
 
 def _trainer(run: RunConfig, dataset: Dataset, out: Path, distributed: Distributed) -> Trainer:
