@@ -72,7 +72,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "kernel/parallel.py": ("test_model.py::test_dtm_flow_matches_the_difference", {
         "DTM: the sum over tokens": ("h, t, rng).mean(1)", "h, t, rng).sum(1)"),
         "DTM: guidance of h, not of the velocity": (
-            "return self.head_sample(self.backbone(x, times, given), times, rng, params, branches)",
+            "return self.head_sample(self.backbone(x, times, given), times, rng, params.at(0.0, float(t)), branches)",
             "h, one = branches.mix(self.backbone(x, times, given)), Branches((None,), (1.0,))\n"
             "        return self.head_sample(h, times[: len(x_t)], rng, params, one)",
             "test_guidance.py::test_guided_dtm_is_algorithm_2_with_a_guided_velocity",
@@ -150,6 +150,9 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "kernel/test_autoregressive.py::test_contexts_depend_on_earlier_tokens_only",
         ),
         "AR: guidance frozen at the start of the transition": ("* (i / tokens)", "* 0"),
+        "AR: head steps fall over the transition's time": (
+            "params.at(i / tokens, now)", "params.at(now, now)", "kernel/test_head_schedule.py",
+        ),
         "AR: guidance sees the time after the token": ("* (i / tokens)", "* ((i + 1) / tokens)"),
         "ARTM: X_t is causal": (
             "bidirectional=len(positions)", "bidirectional=0",
@@ -207,8 +210,11 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "kernel/test_masked.py::test_every_context_depends_on_the_state_before",
         ),
         "MAR: guidance at the start of an iteration": (
-            "* (after / tokens)", "* (before / tokens)",
+            "for count in (before, after))", "for count in (before, before))",
             "kernel/test_autoregressive.py::test_time_advances_within_transitions_for_guidance_and_partial_states",
+        ),
+        "MAR: head steps of the tokens after": (
+            "params.at(before / tokens, start)", "params.at(after / tokens, at)", "kernel/test_head_schedule.py",
         ),
         "MAR: a linear schedule of masks": (
             "math.cos(math.pi / 2 * k / count)", "(1 - k / count)",
@@ -272,7 +278,12 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "kernel/test_masked.py::test_codes_follow_the_softmax",
         ),
         "codes: not guided": (
-            "branches.mix(self.logits(h))", "self.logits(h)[: len(u)]", "kernel/test_masked.py::test_logits_are_guided",
+            "branches.weighted_sum(self.logits(h))", "self.logits(h)[: len(u)]",
+            "kernel/test_masked.py::test_logits_are_guided",
+        ),
+        "codes: guided logits are rescaled": (
+            "branches.weighted_sum(", "branches.mix(",
+            "kernel/test_masked.py::test_guided_logits_are_not_rescaled",
         ),
     }),
     "guidance.py": ("test_guidance.py::test_guided_dtm_is_algorithm_2_with_a_guided_velocity", {
@@ -293,6 +304,22 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "guidance: the null condition of other images": (
             "repeated(total)[images]", "repeated(total)[: images.stop - images.start]",
             "test_guidance.py::test_a_negative_prompt_for_each_image_survives_batching",
+        ),
+        "rescale: towards the null branch": (
+            "v.chunk(len(self.weights))[0]", "v.chunk(len(self.weights))[-1]",
+            "test_guidance.py::test_rescaling_moves_the_norm_of_each_token_towards_that_without_guidance",
+        ),
+        "rescale: one norm for all tokens": (
+            "x.norm(dim=-1, keepdim=True)", "x.norm()",
+            "test_guidance.py::test_rescaling_moves_the_norm_of_each_token_towards_that_without_guidance",
+        ),
+        "rescale: 1 - phi": (
+            "own.lerp(given, self.rescale)", "given.lerp(own, self.rescale)",
+            "test_guidance.py::test_rescaled_guidance_of_dtm_in_numbers",
+        ),
+        "rescale: the unconditional branch alone at w = 0": (
+            "keep or (self.rescale > 0 and w == 0)", "keep",
+            "test_guidance.py::test_rescaled_guidance_is_continuous_in_the_scale",
         ),
     }),
     "solver/runge_kutta.py": ("solver", {
@@ -709,14 +736,36 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     }),
     "generation/generate.py": ("test_model.py::test_a_sample_does_not_depend_on_its_batch", {
         "batches: the first conditions for all": ("condition[images]\n", "condition[: len(seeds[images])]\n"),
+        "evaluations: those of the first solver": (
+            "nfe(args[3])", "nfe(params)", "kernel/test_head_schedule.py",
+        ),
         "batches: dropout while sampling": (
             "    model.eval()\n", "    model.train()\n", "test_model.py::test_sampling_disables_dropout",
         ),
     }),
     "generation/text_to_image.py": ("generation/test_text_to_image.py", {
         "negative prompt: ignored": ("self.encoder.null if none_given else negative", "self.encoder.null"),
-        "guidance schedule: ignored": (
-            "sampling.guidance, schedule=GUIDANCE_SCHEDULES[sampling.schedule])", "sampling.guidance)",
+    }),
+    "generation/config.py": ("generation/test_text_to_image.py", {
+        "guidance schedule: ignored": ("GUIDANCE_SCHEDULES[self.guidance_schedule]", 'GUIDANCE_SCHEDULES["constant"]'),
+        "guidance interval: ignored": ("self.guidance_interval, schedule", "(0.0, 1.0), schedule"),
+        "guidance rescale: ignored": ("schedule, self.guidance_rescale)", "schedule)"),
+        "head schedule: over tokens, always": ("HeadSchedule(last, self.head_schedule)", "HeadSchedule(last)"),
+    }),
+    "sampling.py": ("kernel/test_head_schedule.py", {
+        "head schedule: over tokens is over time": ('known if self.over == "tokens"', 'known if self.over == "time"'),
+        "head schedule: steps rise": ("(self.last - start)", "(start - self.last)"),
+        "head schedule: rounded down": ("steps = round(", "steps = int("),
+        "head schedule: another solver": ("_solver(type(first), steps)", "_solver(Euler, steps)"),
+        "head schedule: a solver for every call": ("@lru_cache(maxsize=MAX_SAMPLING_STEPS)\n", ""),
+    }),
+    "plan/dry_run.py": ("plan/test_sampling.py", {
+        "plan: a cache is warm after its first call": ("and s_k in context.cache", "and bool(context.cache)"),
+        "plan: one head evaluation for each token": (".nfe(params) or 0", ".nfe(params) and 1"),
+    }),
+    "migrate.py": ("runs/test_format_1.py", {
+        "format 2: an earlier name of the schedule": (
+            '{**old, "run": migrate_sampling(old["run"])}', "old",
         ),
     }),
 }

@@ -7,11 +7,18 @@ from laws import SHAPE, SMALL_HEAD, condition, shape_of, small_model, steps_of
 from tmatch import (
     ClassifierFreeGuidance,
     Condition,
+    Continuous,
+    Difference,
     Euler,
+    Flow,
     Guidance,
+    Head,
+    LinearProcess,
     NoGuidance,
+    ParallelFlow,
     RandomStreams,
     SamplingParams,
+    TransitionMatching,
     generate,
 )
 from tmatch.guidance import GUIDANCE_SCHEDULES, Branches
@@ -125,6 +132,94 @@ def test_schedules_rise_and_fall() -> None:
     assert [down.weight(p) for p in (0.0, 0.5, 1.0)] == [5.0, 3.0, 1.0]
 
 
+def velocities(branches: int = 2) -> torch.Tensor:
+    """Of 5 tokens for each branch of 3 images."""
+    return torch.randn(branches * 3, 5, 4, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("w", [-0.5, 0.0, 0.4, 3.0])
+@pytest.mark.parametrize("phi", [0.3, 0.7, 1.0])
+def test_rescaling_moves_the_norm_of_each_token_towards_that_without_guidance(w: float, phi: float) -> None:
+    v, branches = velocities(), Branches((GIVEN, NULL), (w, 1 - w), phi)
+    (v_cond, _), plain = v.chunk(2), branches.weighted_sum(v)
+    rescaled = branches.mix(v)
+    expected = (1 - phi) * plain.norm(dim=-1) + phi * v_cond.norm(dim=-1)
+    torch.testing.assert_close(rescaled.norm(dim=-1), expected, atol=0, rtol=1e-6)
+    cosine = torch.cosine_similarity(rescaled, plain, dim=-1)
+    torch.testing.assert_close(cosine, torch.ones_like(cosine), atol=1e-6, rtol=0)
+    for token in range(5):
+        assert torch.equal(branches.mix(v[:, token : token + 1]), rescaled[:, token : token + 1]), "each for itself"
+
+
+@pytest.mark.parametrize("phi", [0.3, 0.7, 1.0])
+def test_rescaling_leaves_what_is_not_guided_to_the_bit(phi: float) -> None:
+    v, one = velocities(), velocities(1)
+    assert torch.equal(Branches((GIVEN,), (1.0,), phi).mix(one), one)
+    assert torch.equal(Branches((GIVEN, NULL), (1.0, 0.0), phi).mix(v), v[:3]), "a kernel with a cache keeps both"
+    guided = Branches((GIVEN, NULL), (3.0, -2.0), 0.0).mix(v)
+    assert torch.equal(guided, 3.0 * v[:3] + -2.0 * v[3:]), "phi = 0"
+    opposed = torch.cat([v[:3], 2 * v[:3]])
+    assert torch.equal(Branches((GIVEN, NULL), (2.0, -1.0), phi).mix(opposed), torch.zeros_like(v[:3])), "no direction"
+
+
+def test_rescaled_guidance_is_continuous_in_the_scale() -> None:
+    """At w = 0 the norm is still that of the conditional branch, which a kernel with a cache evaluates anyway."""
+    samples = []
+    for scale in (0.0, 1e-6):
+        torch.manual_seed(0)
+        samples.append(sample("dtm", GIVEN, ClassifierFreeGuidance(NULL, scale, rescale=0.7)))
+    torch.testing.assert_close(*samples, atol=1e-4, rtol=1e-4)
+    rescaled = ClassifierFreeGuidance(NULL, 3.0, interval=(0.25, 0.75), rescale=0.7)
+    assert rescaled.at(0.1, GIVEN) == Branches((GIVEN,), (1.0,), 0.7), "one branch suffices outside the interval"
+    assert rescaled.at(0.5, GIVEN).rescale == 0.7
+
+
+class Towards(torch.nn.Module):
+    """A backbone whose output is the condition: a target for each token."""
+
+    width = 2
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor, condition: Condition) -> torch.Tensor:
+        return condition.tokens.expand_as(x)
+
+
+class Pull(Head):
+    """u_s(y) = h - y."""
+
+    channels = 2
+
+    def prepare(self, h: torch.Tensor, t: torch.Tensor | None, cache: object = None) -> torch.Tensor:
+        return h
+
+    def forward(
+        self, y: torch.Tensor, s: torch.Tensor, context: torch.Tensor, r: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return context - y
+
+
+@pytest.mark.parametrize("interval", [(0.0, 1.0), (0.5, 1.0)])
+@pytest.mark.parametrize("phi", [0.0, 0.6, 1.0])
+def test_rescaled_guidance_of_dtm_in_numbers(phi: float, interval: tuple[float, float]) -> None:
+    """Two transitions of a DTM with velocities h - y, h = (3, 4) with the condition and (1, 0) without, at w = 3."""
+    given, null = (Condition.dense(torch.tensor([[[a, b]]])) for a, b in ((3.0, 4.0), (1.0, 0.0)))
+    kernel = ParallelFlow(Towards(), Flow(Pull()))
+    model = TransitionMatching(LinearProcess(), Difference(), kernel, Continuous())
+    guidance = ClassifierFreeGuidance(null, 3.0, interval, rescale=phi)
+    found = model.sample((1, 2), RandomStreams([7]), given, 2, SamplingParams(Euler(2), guidance))
+    rng = RandomStreams([7])
+    x = rng.normal(1, 2).flatten().tolist()
+    for t in (0.0, 0.5):
+        y = rng.normal(1, 2).flatten().tolist()
+        for _ in range(2):
+            v_cond, v_null = (3 - y[0], 4 - y[1]), (1 - y[0], -y[1])
+            w = 3 if interval[0] <= t <= interval[1] else 1
+            v = [n + w * (c - n) for c, n in zip(v_cond, v_null, strict=True)]
+            scale = 1 - phi + phi * math.hypot(*v_cond) / math.hypot(*v)
+            y = [y_i + 0.5 * scale * v_i for y_i, v_i in zip(y, v, strict=True)]
+        x = [x_i + 0.5 * y_i for x_i, y_i in zip(x, y, strict=True)]
+    torch.testing.assert_close(found.flatten(), torch.tensor(x), atol=1e-5, rtol=1e-5)
+
+
 def test_a_short_null_is_padded_without_changing_anything() -> None:
     x, t, both = Branches((GIVEN, NULL), (2.0, -1.0)).inputs(torch.zeros(4, *SHAPE), torch.tensor(0.5))
     assert both is not None
@@ -137,6 +232,8 @@ def test_invalid_guidance_is_rejected() -> None:
         ClassifierFreeGuidance(NULL, math.nan)
     with pytest.raises(ValueError, match="interval must satisfy 0 <= low <= high <= 1"):
         ClassifierFreeGuidance(NULL, 2.0, interval=(0.7, 0.3))
+    with pytest.raises(ValueError, match=r"rescale must be in \[0, 1\]"):
+        ClassifierFreeGuidance(NULL, 2.0, rescale=1.1)
     with pytest.raises(ValueError, match="Guidance needs a condition"):
         ClassifierFreeGuidance(NULL, 2.0).at(0.5, None)
     with pytest.raises(ValueError, match="use the same encoder for all"):

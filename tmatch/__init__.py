@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         SDESampler,
         build_sampler,
     )
-    from tmatch.sampling import CodeSampling, SamplingParams, Snapshot, Unmasking
+    from tmatch.sampling import CodeSampling, HeadSchedule, SamplingParams, Snapshot, Unmasking
     from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
     from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
     from tmatch.variants import VARIANTS, HeadConfig, Variant, build, variant
@@ -78,7 +78,7 @@ _EXPORTS = {
     "tmatch.rng": "RandomStreams",
     "tmatch.sampler": "SAMPLERS DDIMSampler GlassSampler ODESampler OvershootSampler RestartSampler "
     "SDESampler Sampler build_sampler",
-    "tmatch.sampling": "CodeSampling SamplingParams Snapshot Unmasking",
+    "tmatch.sampling": "CodeSampling HeadSchedule SamplingParams Snapshot Unmasking",
     "tmatch.solver": "RK4 Adaptive Euler Heun Midpoint Solver",
     "tmatch.times": "Continuous Grid LogitNormal Times Uniform",
     "tmatch.variants": "VARIANTS HeadConfig Variant build variant",

@@ -1,4 +1,4 @@
-"""Format 1 to format 2: JSON keys and weight names of older models, runs and data shards."""
+"""Older models, runs and data shards: their JSON keys and weight names, under today's names."""
 
 from typing import Any
 
@@ -17,8 +17,9 @@ _KEYS: dict[str, dict[str, str]] = {
     },
     "head": {"draws": "samples_per_token", "share": "token_fraction"},
     "text": {"longest": "max_length"},
+    "sampling": {"schedule": "guidance_schedule"},
 }  # fmt: skip
-"""Old key -> new key, in each section of the settings of a run."""
+"""Old key -> new key, in each section of the settings of a run; those of sampling changed within format 2."""
 _SAMPLERS = {"fm-restart": ("fm", "restart", 1000), "ddim": ("ddpm", "ddim", None)}
 """Variants that have become samplers: the variant they share weights with, the sampler, and their steps."""
 
@@ -51,12 +52,18 @@ def migrate_settings(old: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
+def migrate_sampling(run: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run of any format, with today's keys of sampling."""
+    sampling = run.get("sampling")
+    return {**run, "sampling": _renamed("sampling", sampling)} if isinstance(sampling, dict) else run
+
+
 def migrate_model(old: dict[str, Any]) -> dict[str, Any]:
-    """model.json of format 1 as one of format 2."""
+    """model.json under today's keys, as format 2."""
     if isinstance(version := old.get("format"), int) and version > FORMAT:
         raise ValueError(f"its format is {version}, and this version of tmatch reads up to {FORMAT}: upgrade tmatch")
     if "format" in old:
-        return old
+        return {**old, "run": migrate_sampling(old["run"])}
     recipe = migrate_settings(old["recipe"])
     if recipe["data"]["kind"] == "shards":
         encoders = {"kind": "shards", **migrate_encoders({key: old[key] for key in ("autoencoder", "text")})}

@@ -120,7 +120,7 @@ class Pipeline:
         'balanced', or those of the run for a model without presets; single ones can be given on top.
         `seed` is that of the first image, and the following images have the following seeds; or it is a list with one
         seed per image. A `generator` is advanced and gives the first seed. `sampling` takes every other field of
-        `SamplingConfig`: head_steps, solver, sampler, schedule, temperature, ... `output_type` is 'pil', or an array
+        `SamplingConfig`: head_steps, solver, sampler, guidance_schedule, ... `output_type` is 'pil', or an array
         in [0, 1]: 'pt' (n, 3, height, width), 'np' (n, height, width, 3).
         """
         prompts = prompt if isinstance(prompt, Iterable) and not isinstance(prompt, str) else [prompt]

@@ -18,7 +18,6 @@ To add one, write a class here and a row of `SAMPLERS`.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -216,19 +215,36 @@ class GlassSampler(Sampler):
         return JointKernel(require_mean(own), process, parametrization)
 
 
-def _ode(solver: type[FixedStep]) -> Sampler:
-    return ODESampler(solver(1))
+def restart_sampler(*numbers: float) -> Sampler:
+    """Go back and forth on intervals given as (late, early, times); the paper's three without numbers."""
+    intervals = zip(numbers[::3], numbers[1::3], map(int, numbers[2::3]), strict=True)
+    return RestartSampler(tuple(intervals) or PAPER_RESTARTS)
+
+
+def adaptive_sampler(tolerance: float = 1e-3) -> Sampler:
+    """ODE of the mean: torchdiffeq's dopri5 within each step, to a relative and absolute tolerance."""
+    return ODESampler(Adaptive(rtol=tolerance, atol=tolerance))
+
+
+def ode_sampler(solver: type[FixedStep]) -> Callable[[], Sampler]:
+    """A function that builds the sampler of a solver."""
+
+    def build() -> Sampler:
+        return ODESampler(solver(1))
+
+    build.__doc__ = f"ODE of the mean: {(solver.__doc__ or '').strip()}"
+    return build
 
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "default": Sampler,
-    "restart": lambda *n: RestartSampler(tuple(zip(n[::3], n[1::3], map(int, n[2::3]), strict=True)) or PAPER_RESTARTS),
+    "restart": restart_sampler,
     "overshoot": OvershootSampler,
     "ddim": DDIMSampler,
     "sde": SDESampler,
     "glass": GlassSampler,
-    "adaptive": lambda tolerance=1e-3: ODESampler(Adaptive(rtol=tolerance, atol=tolerance)),
-    **{name: partial(_ode, solver) for name, solver in SOLVERS.items()},
+    "adaptive": adaptive_sampler,
+    **{name: ode_sampler(solver) for name, solver in SOLVERS.items()},
 }
 
 

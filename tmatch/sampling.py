@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal, Self, get_args
 
 from torch import Tensor
 
+from tmatch.config import MAX_SAMPLING_STEPS
 from tmatch.guidance import Guidance, NoGuidance
-from tmatch.solver import Euler, Solver
+from tmatch.solver import Euler, FixedStep, Solver
 from tmatch.tensors import State, positive_int
 
 
@@ -29,6 +31,7 @@ class Snapshot:
 
 Callback = Callable[[Snapshot], None]
 UnmaskOrder = Literal["random", "raster", "confidence"]
+HeadProgress = Literal["tokens", "time"]
 
 
 def intermediates(tokens: int, parts: int = 4) -> set[int]:
@@ -78,6 +81,33 @@ class CodeSampling:
 
 
 @dataclass(frozen=True)
+class HeadSchedule:
+    """K(p) = round(K(0) + p (last - K(0))) solver steps of the head, where K(0) are those of the solver (DiSA).
+
+    The progress p in [0, 1] is the fraction of a state's tokens that are known, or the time t. Training is the same.
+    """
+
+    last: int
+    over: HeadProgress = "tokens"
+
+    def __post_init__(self) -> None:
+        positive_int("The last number of head steps", self.last, MAX_SAMPLING_STEPS)
+        if self.over not in get_args(HeadProgress):
+            raise ValueError(f"A head schedule is over {' or '.join(get_args(HeadProgress))}; got {self.over!r}.")
+
+    def solver(self, first: FixedStep, known: float, t: float) -> FixedStep:
+        """The solver of this progress, of the type of the `first`."""
+        start, progress = len(first.grid) - 1, known if self.over == "tokens" else t
+        steps = round(start + progress * (self.last - start))
+        return first if steps == start else _solver(type(first), steps)
+
+
+@lru_cache(maxsize=MAX_SAMPLING_STEPS)
+def _solver(kind: type[FixedStep], steps: int) -> FixedStep:
+    return kind(steps)
+
+
+@dataclass(frozen=True)
 class SamplingParams:
     """How to sample from a kernel. Each kernel reads the options that apply to it."""
 
@@ -85,3 +115,12 @@ class SamplingParams:
     guidance: Guidance = NoGuidance()
     unmasking: Unmasking = Unmasking()
     codes: CodeSampling = CodeSampling()
+    head_schedule: HeadSchedule | None = None
+
+    def at(self, known: float, t: float) -> Self:
+        """The params, their solver as scheduled, for tokens sampled at time t when a fraction of them is `known`."""
+        if self.head_schedule is None:
+            return self
+        if not isinstance(self.solver, FixedStep):
+            raise ValueError(f"A head schedule needs a solver of a fixed number of steps, not {self.solver!r}.")
+        return replace(self, solver=self.head_schedule.solver(self.solver, known, t), head_schedule=None)

@@ -133,8 +133,8 @@ def test_the_path_is_written_as_a_strip_and_an_animation(model: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("variant", "parts"),
     [
-        ("fm", set()), ("dtm", {"head"}), ("fhtm-2", {"head"}), ("mar", {"head", "masks"}), ("ar-discrete", {"codes"}),
-        ("mar-discrete", {"masks", "codes"}),
+        ("fm", {"continuous"}), ("dtm", {"continuous", "head"}), ("fhtm-2", {"continuous", "head"}),
+        ("mar", {"continuous", "head", "masks"}), ("ar-discrete", {"codes"}), ("mar-discrete", {"masks", "codes"}),
     ],
 )  # fmt: skip
 def test_options_apply_to_models_that_have_the_part_they_need(variant: str, parts: set[str]) -> None:
@@ -144,10 +144,24 @@ def test_options_apply_to_models_that_have_the_part_they_need(variant: str, part
         need = field.json_schema_extra["needs"]
         assert need is None or need in PARTS
         if need is None or need in parts:
-            require_applicable(kernel, [name])
+            require_applicable(kernel, SamplingConfig(), [name])
         else:
             with pytest.raises(ValueError, match=f"^{name} has no effect on this model"):
-                require_applicable(kernel, [name])
+                require_applicable(kernel, SamplingConfig(), [name])
+
+
+def test_head_steps_fall_over_tokens_only_where_tokens_are_sampled_in_turn() -> None:
+    falling = SamplingConfig(last_head_steps=2)
+    for name, in_turn in {"dtm": False, "dtm-mean": False, "artm-3": True, "fhtm-3": True, "mar": True}.items():
+        kernel = small_model(name).kernel
+        require_applicable(kernel, falling.updated(head_schedule="time"), ["last_head_steps", "head_schedule"])
+        require_applicable(kernel, falling, ["guidance"])
+        for option in ("last_head_steps", "head_schedule"):
+            if in_turn:
+                require_applicable(kernel, falling, [option])
+            else:
+                with pytest.raises(ValueError, match="set head_schedule to time"):
+                    require_applicable(kernel, falling, [option])
 
 
 @pytest.mark.parametrize(
@@ -158,6 +172,10 @@ def test_options_apply_to_models_that_have_the_part_they_need(variant: str, part
         (["--top-k", "0"], "--top-k: Input should be greater than 0, got 0"),
         (["--guidance", "nan"], "--guidance: Input should be a finite number"),
         (["--solver", "hein"], "did you mean 'heun'?"),
+        (["--guidance-schedule", "risin"], "There is no guidance schedule 'risin' (did you mean 'rising'?)"),
+        (["--guidance-interval", "0.7", "0.3"], "--guidance-interval: The guidance interval must satisfy 0 <= low"),
+        (["--guidance-rescale", "1.5"], "--guidance-rescale: Input should be less than or equal to 1, got 1.5"),
+        (["--last-head-steps", "2"], "--last-head-steps has no effect on this model, which samples all tokens at once"),
     ],
 )
 @pytest.mark.parametrize("command", [("generate", "a circle"), ("evaluate", "--prompts", "2")], ids=lambda c: c[0])

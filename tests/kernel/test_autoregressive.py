@@ -161,6 +161,36 @@ def test_decoding_with_a_cache_equals_the_full_pass(
     torch.testing.assert_close(torch.cat(recording.seen, dim=1), full, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("schedule", [None, tm.HeadSchedule(1), tm.HeadSchedule(1, "time")], ids=str)
+@pytest.mark.parametrize("name", ["ar", "artm-3", "fhtm-3"])
+def test_guided_samples_with_a_cache_are_those_of_the_definition(name: str, schedule: tm.HeadSchedule | None) -> None:
+    """Written out: contexts by the full pass, then Euler steps on the guided and rescaled velocity of each token."""
+    model, given, null = small_model(name), condition(2), condition(1, length=1, seed=99)
+    kernel, x_t, times = model.kernel, data_of(name, 2, seed=900), times_of(name)
+    t = torch.tensor(times[0]) if tm.VARIANTS[name].timed else None
+    guidance = tm.ClassifierFreeGuidance(null, 3.0, (0.2, 0.95), GUIDANCE_SCHEDULES["rising"], rescale=0.7)
+    params = tm.SamplingParams(tm.Euler(5), guidance, head_schedule=schedule)
+    with torch.no_grad():
+        states = list(kernel.states(x_t, times, t, given, tm.RandomStreams([0, 1]), params))
+        y = torch.stack(states, dim=1) if t is None else states[0]
+        x, moments, conditions = Branches((given, null), (1.0, 0.0)).inputs(x_t, t)
+        contexts = kernel.contexts(torch.cat([y, y]), x, moments, conditions)
+        rng, tokens = tm.RandomStreams([0, 1]), []
+        for state, (begin, end) in enumerate(pairwise(times)):
+            noise = kernel.distribution.base_noise(rng, N)
+            for i in range(N):
+                h = contexts[:, state * N + i, None, None]
+                now, b, head = begin + (end - begin) * i / N, noise[:, i, None, None], kernel.head
+                known = 0 if schedule is None else i / N if schedule.over == "tokens" else now
+                w, steps = 1 + 2 * now * (0.2 <= now <= 0.95), round(5 - 4 * known)
+                for k in range(steps):
+                    u = head(torch.cat([b, b]), torch.tensor(k / steps), head.prepare(h, moments))
+                    v = w * u[:2] + (1 - w) * u[2:]
+                    b = b + v * (0.3 + 0.7 * u[:2].norm(dim=-1, keepdim=True) / v.norm(dim=-1, keepdim=True)) / steps
+                tokens.append(b[:, 0, 0])
+    torch.testing.assert_close(y.flatten(1, -2), torch.stack(tokens, dim=1), atol=1e-4, rtol=1e-4)
+
+
 @EVERY
 def test_an_oracle_regenerates_the_data_with_the_loss_of_teacher_forcing(
     name: str, backbone: Callable[[], nn.Module | None]

@@ -317,6 +317,16 @@ def test_logits_are_guided() -> None:
     assert torch.equal(k[..., 0].long(), guided.argmax(-1))
 
 
+def test_guided_logits_are_not_rescaled() -> None:
+    """A constant added to all logits changes their norm, but no probability."""
+    distribution, h, u = awake(tm.Categorical(CODES, 8, 8)), torch.randn(2, 3, 8), torch.rand(1, 3)
+    (_, plain), (_, rescaled) = (
+        distribution.sample_codes(u, h, tm.CodeSampling(), Branches((None, None), (3.0, -2.0), phi))
+        for phi in (0.0, 1.0)
+    )
+    assert torch.equal(plain, rescaled)
+
+
 def test_the_most_confident_codes_are_kept() -> None:
     """Without noise on the confidence, the most certain tokens come first."""
     kernel = small_model("mar-discrete").kernel

@@ -1,3 +1,5 @@
+from typing import Literal
+
 import pytest
 import torch
 from laws import CODES, condition, fresh_model, shape_of, small_model
@@ -51,6 +53,21 @@ def test_flops_equal_those_of_generate(name: str) -> None:
     with FlopCounterMode(display=False) as counter, GPUSimulationMode():
         params = guided(condition_of(TEXT, 1), 2)
         tm.generate(model, shape, range(2), condition_of(TEXT, 2), steps=steps_of(name), params=params)
+    assert sum(found.flops(part) for part in PARTS) == pytest.approx(counter.get_total_flops(), rel=0.005)
+
+
+@pytest.mark.parametrize("over", ["tokens", "time"])
+@pytest.mark.parametrize("name", ["dtm-mean", "artm-2", "fhtm-2", "mar"])
+def test_scheduled_head_steps_and_guidance_cost_what_they_take(name: str, over: Literal["tokens", "time"]) -> None:
+    model, shape, steps = meta(name), shape_of(name), steps_of(name)
+    config = SamplingConfig(
+        steps=steps, head_steps=7, last_head_steps=2, head_schedule=over, guidance=3.0, guidance_interval=(0.3, 1.0)
+    )
+    found = sampling_cost(model, shape, TEXT, config)
+    with FlopCounterMode(display=False) as counter, GPUSimulationMode():
+        params = config.build(condition_of(TEXT, 1))
+        real = tm.generate(model, shape, [0], condition_of(TEXT, 1), steps=steps, params=params).evaluations
+    assert (found.evaluations("backbone"), found.evaluations("head")) == (real.backbone, real.head)
     assert sum(found.flops(part) for part in PARTS) == pytest.approx(counter.get_total_flops(), rel=0.005)
 
 

@@ -1,5 +1,6 @@
-"""Runs and data shards of format 1, which the version before wrote, resume and load."""
+"""Runs and data shards of earlier versions resume and load: format 1, and format 2 with earlier keys of sampling."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -8,10 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tmatch.migrate import migrate_settings, migrate_weight_name
+from tmatch.app.overrides import with_file
+from tmatch.migrate import migrate_sampling, migrate_settings, migrate_weight_name
+from tmatch.recipes import RECIPES
 from tmatch.runs import fit
 from tmatch.runs.load import read_config, read_model
 from tmatch.train import checkpoint
+from tmatch.train.resume import require_resumable
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from goldens import weight_norms
@@ -62,3 +66,35 @@ def test_migration_leaves_the_current_format_as_it_is() -> None:
     assert migrate_settings(old) == old
     name = "exp_avg.model.kernel.distribution.head.out.bias"
     assert migrate_weight_name(name) == name == migrate_weight_name("exp_avg.model.kernel.law.head.out.bias")
+
+
+def with_old_schedule(file: Path, section: str) -> None:
+    """Rename the key of the guidance schedule in a JSON file to its earlier name."""
+    content = json.loads(file.read_text())
+    sampling = content[section]["sampling"]
+    sampling.pop("guidance_schedule", None)
+    sampling["schedule"] = "falling"
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("written", ["format 1", "format 2"])
+def test_a_run_keeps_its_guidance_schedule_under_its_current_name(written: str, tmp_path: Path) -> None:
+    """In the model, in its checkpoint, and as a file of settings; the run resumes."""
+    shutil.copytree(OLD / "run-shapes", out := tmp_path / "run")
+    if written == "format 2":
+        config = read_config(str(out))[1]
+        (out / "model.json").write_text(config.model_dump_json())
+        record = json.loads((out / "step-00000002" / "record.json").read_text())
+        settings = migrate_settings(record["settings"])
+        (out / "step-00000002" / "record.json").write_text(json.dumps({**record, "format": 2, "settings": settings}))
+    with_old_schedule(out / "model.json", "run" if written == "format 2" else "recipe")
+    with_old_schedule(out / "step-00000002" / "record.json", "settings")
+    run = read_config(str(out))[1].run
+    assert run.sampling.guidance_schedule == "falling"
+    saved = checkpoint.record(out / "step-00000002")["settings"]["sampling"]
+    assert (saved["guidance_schedule"], "schedule" in saved) == ("falling", False)
+    require_resumable(out, run)
+    if written == "format 2":
+        assert with_file(RECIPES["shapes-dtm"](), out / "model.json").sampling.guidance_schedule == "falling"
+    settings = run.model_dump(mode="json")
+    assert migrate_sampling(settings) == settings

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from tmatch.config import lookup
+from tmatch.migrate import migrate_sampling
 
 AnySettings = TypeVar("AnySettings", bound=BaseModel)
 
@@ -53,7 +54,7 @@ def with_file(settings: AnySettings, path: Path) -> AnySettings:
     if isinstance(data, dict) and "kind" in data:
         settings = with_data(settings, str(data["kind"]))
     try:
-        text = json.dumps(_merged(settings.model_dump(mode="json"), changes))
+        text = json.dumps(_merged(settings.model_dump(mode="json"), migrate_sampling(changes)))
     except (TypeError, ValueError) as error:  # TypeError: a date, for one
         raise ValueError(f"{path}: {error}") from error
     return type(settings).model_validate_json(text)

@@ -72,7 +72,7 @@ class Categorical(TokenDistribution):
 
     def sample_codes(self, u: Tensor, h: Tensor, codes: CodeSampling, branches: Branches) -> tuple[Tensor, Tensor]:
         """Codes (batch, ..., 1) from the guided logits, and the log-probability of each before any filtering."""
-        logits = branches.mix(self.logits(h))
+        logits = branches.weighted_sum(self.logits(h))
         cumulative = filter_logits(logits, codes).softmax(-1).cumsum(-1)
         k = (cumulative < u[..., None] * cumulative[..., -1:]).sum(-1) if codes.temperature > 0 else logits.argmax(-1)
         log_p = log_softmax(logits, dim=-1).take_along_dim(k[..., None], dim=-1)[..., 0]

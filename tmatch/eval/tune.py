@@ -28,7 +28,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     ),
     "grid": (None, "shifted:0.5", "shifted:2", "shifted:3", "exponential", "power:2", "karras"),
     "guidance": (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0),
-    "schedule": ("constant", "rising", "falling"),
+    "guidance_schedule": ("constant", "rising", "falling"),
+    "guidance_interval": ((0.0, 1.0), (0.0, 0.8), (0.2, 1.0)),
+    "guidance_rescale": (0.0, 0.5, 1.0),
     "head_steps": (1, 2, 4, 8, 16, 32),
     "solver": ("euler", "midpoint", "heun", "ab2", "ab3"),
     "order": ("random", "confidence"),
@@ -193,7 +195,7 @@ class Tuner:
         """The settings with another option, resized; raises if it has no effect on this model or is too expensive."""
         sampling = sampling.updated(**{option: choice})
         require_applicable(self.pipeline.model.kernel, sampling, [option])
-        if self.pipeline.encoder.width is None and option in ("guidance", "schedule"):
+        if self.pipeline.encoder.width is None and option.startswith("guidance"):
             raise ValueError(f"{option} has no effect on an unconditional model.")
         sampling = self.sized(sampling, budget.backbone)
         if not budget.allows(self.cost(sampling, budget.backbone)):

@@ -45,22 +45,21 @@ def counting(kernel: Kernel, params: SamplingParams) -> Iterator[Evaluations]:
     """Count the network evaluations that this thread makes.
 
     Head evaluations follow from the calls of the distribution where each makes a known number, since calls inside a
-    compiled function are invisible.
+    compiled function are invisible; the number is that of the params of the call.
     """
-    count, thread = Evaluations(), threading.get_ident()
+    count, thread, distribution = Evaluations(), threading.get_ident(), kernel.distribution
 
     def add(name: str, calls: int) -> None:
         if threading.get_ident() == thread:
             setattr(count, name, getattr(count, name) + calls)
 
-    networks: list[tuple[str, nn.Module, int]] = [("backbone", kernel.backbone, 1)]
-    if kernel.distribution is not None and kernel.head is not None:
-        nfe = kernel.distribution.nfe(params)
-        networks.append(("head", kernel.head, 1) if nfe is None else ("head", kernel.distribution, nfe))
-    hooks = [
-        network.register_forward_hook(lambda *_, name=name, calls=calls: add(name, calls))
-        for name, network, calls in networks
-    ]
+    hooks = [kernel.backbone.register_forward_hook(lambda *_: add("backbone", 1))]
+    if distribution is not None and kernel.head is not None:
+        if distribution.nfe(params) is None:
+            hooks.append(kernel.head.register_forward_hook(lambda *_: add("head", 1)))
+        else:
+            nfe = distribution.nfe
+            hooks.append(distribution.register_forward_hook(lambda _, args, __: add("head", nfe(args[3]) or 0)))
     try:
         yield count
     finally:

@@ -1,7 +1,7 @@
 """From prompts, or whatever else a conditioner reads, to images."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -16,7 +16,6 @@ from tmatch.config import MAX_SIZE
 from tmatch.generation.config import SamplingConfig
 from tmatch.generation.frames import frames
 from tmatch.generation.generate import Evaluations, generate, require_seeds
-from tmatch.guidance import GUIDANCE_SCHEDULES, ClassifierFreeGuidance, Guidance, NoGuidance
 from tmatch.model import Model
 from tmatch.sampler import build_sampler
 from tmatch.tensors import Precision, positive_int
@@ -85,9 +84,8 @@ class TextToImage(nn.Module):
         scale = prod(shape[:2]) / prod(self.shape[:2])
         result = generate(
             self.model, shape, seeds, self._condition(inputs, size), steps=sampling.times(self.model.times, scale),
-            params=replace(sampling.build(), guidance=self._guidance(sampling, negative)),
-            sampler=build_sampler(sampling.sampler), batch_size=size, progress=progress, keep_path=keep_path,
-            precision=precision,
+            params=sampling.build(self._null(negative)), sampler=build_sampler(sampling.sampler), batch_size=size,
+            progress=progress, keep_path=keep_path, precision=precision,
         )  # fmt: skip
         images = torch.cat([self.codec.decode(part).cpu() for part in result.x.split(size)])
         if not (result.x.isfinite().all() and images.isfinite().all()):  # clamped to [0, 1] they would look like images
@@ -109,12 +107,10 @@ class TextToImage(nn.Module):
         given = [part for part in parts if part is not None]
         return Condition.cat(given) if given else None
 
-    def _guidance(self, sampling: SamplingConfig, negative: Any) -> Guidance:  # noqa: ANN401
+    def _null(self, negative: Any) -> Condition | None:  # noqa: ANN401
+        """What guidance pushes away from; None if the model is unconditional."""
         none_given = negative is None or (isinstance(negative, str) and not negative)
-        null = self.encoder([self.encoder.null if none_given else negative])
-        if null is None:  # unconditional: there is nothing to guide towards
-            return NoGuidance()
-        return ClassifierFreeGuidance(null, sampling.guidance, schedule=GUIDANCE_SCHEDULES[sampling.schedule])
+        return self.encoder([self.encoder.null if none_given else negative])
 
     def prompt_warnings(self, prompts: Sequence[str], height: int | None = None, width: int | None = None) -> list[str]:
         """Warnings about prompts that are not fully read, and about an image size that was not trained on."""

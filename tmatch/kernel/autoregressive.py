@@ -84,12 +84,13 @@ class Autoregressive(SequentialKernel):
         for begin, end in pairwise(grid):
             noise = self.distribution.base_noise(rng, tokens).split(1, dim=1)
             for i in range(tokens):
-                branches = params.guidance.at(begin + (end - begin) * (i / tokens), condition, keep_all=True)
+                now = begin + (end - begin) * (i / tokens)
+                branches, at_token = params.guidance.at(now, condition, keep_all=True), params.at(i / tokens, now)
                 with _unrecorded(x_t.device):
                     if token is not None:  # before the first token, the prefix has given h
                         read = branches.stack(self.distribution.embed(token))
                         h = backbone(read, positions=next(next_positions), prefix=0, cache=cache)
-                    token = self.distribution(noise[i], h, times, params, branches, time_cache)
+                    token = self.distribution(noise[i], h, times, at_token, branches, time_cache)
                 x[:, i] = token[:, 0]
                 if callback is not None and i + 1 in intermediates(tokens):
                     at = begin + (end - begin) * ((i + 1) / tokens)

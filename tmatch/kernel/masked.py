@@ -109,7 +109,7 @@ class MaskedTokens(SequentialKernel):
         self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
         params: SamplingParams, callback: Callback | None = None,
     ) -> State:  # fmt: skip
-        """Guidance sees the time at the end of each iteration, as in MAR."""
+        """Guidance sees the time at the end of each iteration, as in MAR; the head's solver that at its start."""
         self.distribution.require_width(x_t)
         grid, tokens = x_t.shape[1:-1], math.prod(x_t.shape[1:-1])
         in_order = torch.arange(tokens, device=rng.device).expand(len(rng), -1)
@@ -118,12 +118,12 @@ class MaskedTokens(SequentialKernel):
         y = x_t.clone()  # hidden tokens show the state before; the backbone does not see them
         counts = known_counts(tokens, params.unmasking.iterations)
         for iteration, (before, after) in enumerate(pairwise(counts), start=1):
-            at = float(t) + (float(t_next) - float(t)) * (after / tokens)
+            start, at = (float(t) + (float(t_next) - float(t)) * (count / tokens) for count in (before, after))
             branches = params.guidance.at(at, condition)
             state, times, given = branches.inputs(x_t, t)
             h = self.contexts(branches.stack(y), branches.stack(known), state, times, given)
             step = UnmaskStep(known, rank, before, after, remaining=1 - iteration / (len(counts) - 1))
-            sampled, new = self.unmask(h, times, step, rng, params, branches)
+            sampled, new = self.unmask(h, times, step, rng, params.at(before / tokens, start), branches)
             y = torch.where(new[..., None], sampled, y.flatten(1, -2)).unflatten(1, grid)
             known = known | new
             if callback is not None and any(before < mark <= after < tokens for mark in intermediates(tokens)):

@@ -104,7 +104,7 @@ class JointKernel(FromMean):
             data = u_star + (1 - tau_star).to(u) * self.velocity(u_star, tau_star, mean)
             return (data - b) / (1 - s)
 
-        x_T = params.solver.solve(inner, rng.normal(*x_t.shape[1:]))
+        x_T = params.at(0.0, float(t)).solver.solve(inner, rng.normal(*x_t.shape[1:]))
         sigma, alpha = self.process.coefficients(t, x_t)
         return self.y(x_t, t, (x_t - alpha * x_T) / sigma, x_T)
 

@@ -59,7 +59,7 @@ class ParallelFlow(Kernel):
     ) -> State:  # fmt: skip
         branches = params.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
-        return self.head_sample(self.backbone(x, times, given), times, rng, params, branches)
+        return self.head_sample(self.backbone(x, times, given), times, rng, params.at(0.0, float(t)), branches)
 
     def head_sample(
         self, h_t: Tensor, t: Time | None, rng: RandomStreams, params: SamplingParams, branches: Branches

@@ -53,4 +53,4 @@ class ResidualFlow(MeanPredictor, ParallelFlow):
         x, times, given = branches.inputs(x_t, t)
         h_t = self.backbone(x, times, given)
         m = branches.mix(self.readout(h_t).to(x_t.dtype))
-        return m, self.head_sample(h_t, times, rng, params, branches)
+        return m, self.head_sample(h_t, times, rng, params.at(0.0, float(t)), branches)

@@ -1,15 +1,20 @@
 """A dry run of the sampler: networks that compute nothing record how they are called."""
 
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from tmatch.distribution import TokenDistribution
 from tmatch.head import TimeCache
 from tmatch.model import Model
 from tmatch.plan.training import others
+from tmatch.sampling import SamplingParams
+from tmatch.solver import Euler
 
 
 @dataclass
@@ -42,12 +47,14 @@ class Prepared(NamedTuple):
 class DryRun:
     """A copy of a model whose networks record their calls and return tensors of the right shapes.
 
-    Calls are grouped by kind, by shape, by whether there is a cache and by whether it is warm.
+    Calls are grouped by kind, by shape, by whether there is a cache and by whether it is warm. The head is called once
+    per transition and token, and recorded as often as the solver of that call evaluates it.
     """
 
     def __init__(self, model: Model) -> None:
         self.model = deepcopy(model)
         self._calls: dict[Any, Call] = {}
+        self._nfe = 1
         kernel = self.model.kernel
         stand_ins: list[tuple[nn.Module | None, str, Any]] = [
             (kernel.backbone, "forward", self._backbone), (kernel.backbone, "init_cache", self._init_cache),
@@ -56,6 +63,8 @@ class DryRun:
         for network, name, stand_in in stand_ins:
             if network is not None:
                 setattr(network, name, stand_in)
+        if kernel.head is not None and kernel.distribution is not None:
+            kernel.distribution.forward = partial(self._sample, kernel.distribution.forward)  # type: ignore[method-assign]
         for layer in others(kernel):
             layer.register_forward_hook(self._other)
 
@@ -83,11 +92,21 @@ class DryRun:
         self._record("prepare", h.shape, h, t)
         return Prepared(h, t, cache)
 
+    def _sample(
+        self, sample: Callable[..., Tensor], noise: Tensor, h: Tensor, t: Tensor | None, params: SamplingParams,
+        *rest: Any,  # noqa: ANN401
+    ) -> Tensor:  # fmt: skip
+        """Sample with one evaluation of the head, which stands for all."""
+        self._nfe = cast("TokenDistribution", self.model.kernel.distribution).nfe(params) or 0
+        return sample(noise, h, t, replace(params, solver=Euler(1)), *rest)
+
     def _velocity(self, y: Tensor, s: Tensor, context: Prepared, r: Tensor | None = None) -> Tensor:
-        """A cache is warm after its first call."""
-        self._record("head", (y.shape, bool(context.cache)), y, s, context, warm=bool(context.cache))
-        if context.cache is not None:
-            context.cache[float(s)] = None
+        """A cache is warm at the times it has seen; solvers evaluate at equal distances."""
+        for s_k in (k / self._nfe for k in range(self._nfe)):
+            warm = context.cache is not None and s_k in context.cache
+            self._record("head", (y.shape, warm), y, s, context, warm=warm)
+            if context.cache is not None:
+                context.cache[s_k] = None
         return torch.empty_like(y)
 
     def _other(self, layer: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:

@@ -44,6 +44,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "sampling": {
             "transitions": sampled.transitions,
             "head_steps": sampled.config.head_steps,
+            "last_head_steps": sampled.config.last_head_steps,
             "guided": sampled.guided,
             "images": sampled.images,
             "evaluations": {name: sampled.evaluations(name) for name in NETWORKS},
@@ -95,7 +96,8 @@ def _sampling(plan: Plan) -> Table:
     sampled, utilisation = plan.sampling, plan.utilisation
     images = "1 image" if sampled.images == 1 else f"{sampled.images} images"
     guided = "with guidance" if sampled.guided else "without guidance"
-    steps = f"{sampled.transitions} x {sampled.config.head_steps} steps {guided}"
+    first, last = sampled.config.head_steps, sampled.config.last_head_steps
+    steps = f"{sampled.transitions} x {first if last is None else f'{first} to {last}'} steps {guided}"
     title = f"Sampling {images} on one GPU: {steps}, at least {plan.sampling_seconds():,.3f} s"
     caption = f"At {utilisation.backbone:.1%} of the peak for the backbone and {utilisation.head:.1%} for the head."
     table = Table("network", "evaluations", "GFLOPs", "seconds", title=title, caption=caption, min_width=76)

@@ -1,7 +1,7 @@
 """The cost of sampling: how often each network is called, and what a call costs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -10,7 +10,6 @@ from torch import nn
 
 from tmatch.backbone import SequenceBackbone
 from tmatch.generation.config import SamplingConfig
-from tmatch.guidance import ClassifierFreeGuidance, NoGuidance
 from tmatch.head import Head, TimeCache
 from tmatch.model import Model
 from tmatch.plan.dry_run import Call, DryRun
@@ -18,7 +17,6 @@ from tmatch.plan.meter import Cost, cost
 from tmatch.plan.training import StateShape, Text, condition_of
 from tmatch.rng import RandomStreams
 from tmatch.sampler import build_sampler
-from tmatch.solver import Euler
 from tmatch.tensors import positive_int
 
 
@@ -56,13 +54,12 @@ def sampling_cost(
 ) -> SamplingCost:
     """Count calls in a dry run of the sampler, then measure one call of each kind; no guidance without a text."""
     kernel, run, guided = model.kernel, DryRun(model), text is not None and config.guidance != 1
-    _sample(run.model, shape, text, config, guided, positive_int("The number of images", images))
+    _sample(run.model, shape, text, config, positive_int("The number of images", images))
     calls = [*_backbone_calls(kernel.backbone, run)]
     if kernel.head is not None and kernel.distribution is not None:
-        nfe = kernel.distribution.nfe(config.build())
-        if nfe is None:
+        if kernel.distribution.nfe(config.build()) is None:
             raise ValueError(f"The adaptive solver '{config.solver}' has no fixed cost; plan with a fixed-step solver.")
-        calls += _head_calls(kernel.head, run, nfe)
+        calls += _head_calls(kernel.head, run)
     for call in run.calls("other"):
         layer = call.named["layer"]
         calls.append(Calls("other", True, call.count, cost(partial(layer.forward, *call.args), layer)))
@@ -70,13 +67,9 @@ def sampling_cost(
     return SamplingCost(config, guided, images, transitions, tuple(calls))
 
 
-def _sample(
-    model: Model, shape: StateShape, text: Text | None, config: SamplingConfig, guided: bool, images: int
-) -> None:
-    """Run Algorithm 2 with one head evaluation per transition and token, since the others are alike."""
-    null = condition_of(text, 1)
-    guidance = ClassifierFreeGuidance(null) if guided and null is not None else NoGuidance()
-    params = replace(config.build(), solver=Euler(1), guidance=guidance)
+def _sample(model: Model, shape: StateShape, text: Text | None, config: SamplingConfig, images: int) -> None:
+    """Run Algorithm 2."""
+    params = config.build(condition_of(text, 1))
     rng, condition = RandomStreams(range(images), "meta"), condition_of(text, images)
     model.sample(shape, rng, condition, config.times(model.times), params, sampler=build_sampler(config.sampler))
 
@@ -103,8 +96,8 @@ def _backbone_cost(backbone: nn.Module, call: Call) -> Cost:
     return cost(partial(backbone, x, **{**call.named, "cache": cache}), backbone)
 
 
-def _head_calls(head: Head, run: DryRun, nfe: int) -> Iterator[Calls]:
-    """Yield what the head computes once for all s, and its `nfe` velocities."""
+def _head_calls(head: Head, run: DryRun) -> Iterator[Calls]:
+    """Yield what the head computes once for all s, and its velocities."""
     for call in run.calls("prepare"):
         yield Calls("head", False, call.count, cost(partial(head.prepare, *call.args), head))
     for call in run.calls("head"):
@@ -113,4 +106,4 @@ def _head_calls(head: Head, run: DryRun, nfe: int) -> Iterator[Calls]:
             context = head.prepare(prepared.h, prepared.t, None if prepared.cache is None else TimeCache())
             if call.named["warm"]:
                 head(y, s, context)
-        yield Calls("head", True, nfe * call.count, cost(partial(head, y, s, context), head))
+        yield Calls("head", True, call.count, cost(partial(head, y, s, context), head))

@@ -11,9 +11,9 @@ from tmatch.variants import VARIANTS, HeadConfig
 
 _REPORTED = SamplingConfig(steps=32, head_steps=64, guidance=6.5)
 _GRID_STEPS = SamplingConfig(steps=None, head_steps=64, guidance=6.5)
-_MASKED = SamplingConfig(steps=None, head_steps=64, guidance=6.5, schedule="rising")
+_MASKED = SamplingConfig(steps=None, head_steps=64, guidance=6.5, guidance_schedule="rising")
 _PAPER_MASKGIT = SamplingConfig(
-    steps=None, guidance=6.5, schedule="rising", order="confidence", confidence_temperature=4.5
+    steps=None, guidance=6.5, guidance_schedule="rising", order="confidence", confidence_temperature=4.5
 )
 _IN_TURN = (
     "ar", "artm-2", "artm-3", "artm-3-uniform", "artm-3-dependent", "fhtm-2", "fhtm-3", "fhtm-3-uniform",

@@ -142,7 +142,8 @@ def model_card(model: LoadedModel, title: str) -> str:
     sampling = model.sampling()
     steps = f"{sampling.steps or 'its own'} steps"
     if model.pipeline.model.kernel.head is not None:
-        steps += f", {sampling.head_steps} head steps in each"
+        first, last = sampling.head_steps, sampling.last_head_steps
+        steps += f", {first if last is None else f'{first} to {last}'} head steps in each"
     more, init, result = "", model.config.run.init, model.folder / "result.json"
     if init.model is not None:
         public = f"`{init.model}`" if init.model.startswith(HUB) or init.model in MODELS else "an unpublished model"

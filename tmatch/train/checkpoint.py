@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tmatch.files import require_folder, sync, write_tensors, write_text
-from tmatch.migrate import FORMAT, migrate_settings, migrate_weight_name
+from tmatch.migrate import FORMAT, migrate_sampling, migrate_settings, migrate_weight_name
 from tmatch.reading import read_json
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -100,7 +100,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def record(path: Path) -> dict[str, Any]:
-    """Read and check record.json of a checkpoint; settings of format 1 are migrated."""
+    """Read and check record.json of a checkpoint; older settings are migrated."""
     with reading(path / "record.json"):
         found = read_json(path / "record.json")
         version, step = found.get("format", 1), found.get("step")
@@ -108,8 +108,9 @@ def record(path: Path) -> dict[str, Any]:
             raise ValueError(f"its format is {version!r:.40}, and this version of tmatch reads up to {FORMAT}")
         if not isinstance(step, int) or path.name != f"step-{step:08d}":
             raise ValueError(f"its step is {step!r:.40}, and its folder is {path.name}")
-        if version < FORMAT and isinstance(found.get("settings"), dict):
-            found["settings"] = migrate_settings(found["settings"])
+        if isinstance(found.get("settings"), dict):
+            migrate = migrate_settings if version < FORMAT else migrate_sampling
+            found["settings"] = migrate(found["settings"])
     return found
 
 
