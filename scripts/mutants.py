@@ -87,10 +87,56 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         ),
     }),
     "kernel/residual.py": ("kernel/test_residual.py", {
-        "residual: it trains the mean": ("y - m.detach()", "y - m"),
+        "residual: it trains the mean": ("mean(1), m.detach()", "mean(1), m"),
         "residual: the mean is not guided": (
             "m = branches.mix(self.readout(h_t).to(x_t.dtype))", "m = self.readout(h_t).to(x_t.dtype)[: len(x_t)]",
             "test_guidance.py::test_guided_dtm_is_algorithm_2_with_a_guided_velocity",
+        ),
+    }),
+    "kernel/exact.py": ("kernel/test_distilled.py", {
+        "combined reading: standard deviations add, not precisions": (
+            "torch.hypot(known, learned)", "known + learned",
+        ),
+        "combined reading: y_s counts as if it were a reading without X_t": (
+            "(sigma + alpha) * s\n", "alpha * s\n",
+        ),
+        "combined reading: the noise of y_s is not scaled by that of X_t": (
+            "total = a + (1 - s) * sigma", "total = a + (1 - s)",
+        ),
+        "combined reading: NaN where nothing is known": (
+            "torch.where(a > 0, known / a, 1.0)", "known / a",
+        ),
+        "exact velocity: the mean at the own time": ("mean(reading.x, reading.t)", "mean(reading.x, t)"),
+    }),
+    "kernel/distilled.py": ("kernel/test_distilled.py", {
+        "distillation: the velocity of Y, not of the residual": (
+            "x_t, t, y_s, s) - m", "x_t, t, y_s, s)",
+        ),
+        "distillation: the teacher reads the residual, not y_s": (
+            "r_s + expand_like(s, m).to(m.dtype) * m", "r_s",
+        ),
+        "distillation: the teacher gets a gradient": ("    @torch.no_grad()\n", ""),
+        "distillation: the teacher ignores the condition": (
+            "mean.mean(x, time, condition)", "mean.mean(x, time, condition and condition[:1].repeated(len(x)))",
+        ),
+        "distillation: one s for all samples": (
+            "zip(states.unbind(1), s.unbind(1), strict=True)", "((x, s[:, 0]) for x in states.unbind(1))",
+        ),
+        "distillation: the state in the layout of the head": (
+            "self.split(b_s.flatten(0, 1).unflatten(1, b.shape[1:-1])).unflatten(0, s.shape)",
+            "b_s.reshape(*s.shape, *r.shape[1:])",
+        ),
+    }),
+    "head/transformer.py": ("head", {
+        "Transformer head: no positions": ("positions, time)", "0 * positions, time)"),
+        "Transformer head: s of the first sample": (
+            ".expand(*y.shape[:2], -1).flatten(0, 1)", "[..., :1, :].expand(*y.shape[:2], -1).flatten(0, 1)",
+        ),
+        "Transformer head: it starts with a velocity": (
+            "self.time_modulation, self.out)", "self.time_modulation)",
+        ),
+        "Transformer head: tokens do not see each other": (
+            "context.h).flatten(0, 1)", "context.h).flatten(0, 1).flatten(0, 1).unsqueeze(1)",
         ),
     }),
     "kernel/autoregressive.py": (
@@ -203,7 +249,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "self.density.sample(rng, self.samples_per_token, 1).expand(-1, -1, b.shape[2])",
         ),
         "flow: time reversed": ("(1 - w) * b_0 + w * b", "w * b_0 + (1 - w) * b"),
-        "flow: sign of the velocity": ("u - (b - b_0)", "u - (b_0 - b)"),
+        "flow: sign of the velocity": ("b.unsqueeze(1) - b_0)", "b_0 - b.unsqueeze(1))"),
         "flow: rand for randn in training": ("b_0 = rng.normal(", "b_0 = rng.uniform("),
         "flow: rand for randn in sampling": (
             "return rng.normal(tokens, self.channels)", "return rng.uniform(tokens, self.channels)",
@@ -589,6 +635,35 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             'pair[3] in ("and", relation(a.centre, b.centre))', "True",
             "eval/test_shapes.py::test_left_is_left_and_above_is_above",
         ),
+    }),
+    "eval/latents.py": ("eval/test_latents.py", {
+        "frechet distance: no square root of the product": (".clamp(min=0).sqrt().sum()", ".clamp(min=0).sum()"),
+        "frechet distance: the cross term once": ("- 2 * cross", "- cross"),
+        "frechet distance: covariances that commute": (
+            "torch.linalg.eigvalsh(a.root @ b.covariance @ a.root).clamp(min=0).sqrt().sum()",
+            "(a.root @ b.root).trace()",
+        ),
+        "frechet distance: the means are not squared": ("(a.mean - b.mean).square().sum()", "(a.mean - b.mean).norm()"),
+        "frechet distance: NaN for singular covariances": ("values.clamp(min=0).sqrt()", "values.sqrt()"),
+        "energy distance: a vector is at distance 0 from itself": (" * len(self.x) / (len(self.x) - 1)", ""),
+        "energy distance: the distance between samples once": (
+            "2 * mean_distance(a.x, b.x)", "mean_distance(a.x, b.x)",
+        ),
+        "energy distance: only the last chunk": (
+            "for part in x.split(_CHUNK))", "for part in x.split(_CHUNK)[-1:])",
+        ),
+        "reference: one for all codecs and images": (
+            "_Reference(states_key(codec, reference, device)", '_Reference(""',
+        ),
+        "reference: encoded for every metric": ("@lru_cache(maxsize=2)\n", ""),
+    }),
+    "eval/evaluate.py": ("eval/test_evaluate.py", {
+        "evaluation: the scores come last": ("return result | measured", "return measured | result"),
+        "evaluation: a metric replaces the seconds": ("(result | measured).keys()", "result.keys()"),
+    }),
+    "app/evaluate.py": ("app/test_generate.py::test_evaluate_compares_with_real_images", {
+        "evaluation: the reference of another split": ("data.eval_reference(split)", "data.eval_reference()"),
+        "evaluation: the reference is of the prompts": ("data.eval_reference(split)", "images"),
     }),
     "eval/captions.py": ("eval/test_evaluate.py::test_the_interval_covers_the_true_share_95_percent_of_the_time", {
         "interval: 90%": ("z: float = 1.96", "z: float = 1.64"),

@@ -14,12 +14,16 @@ from tmatch.variants import VARIANTS
 
 ALL = pytest.mark.parametrize("name", VARIANTS)
 PATCHED = tm.HeadConfig(width=24, depth=2, patch=(1, 3), samples_per_token=2, density="logit-normal")
+JOINT = tm.HeadConfig(width=24, depth=2, kind="transformer", samples_per_token=2)
+DISTILLED = JOINT.model_copy(update={"distill": True})
+HEAD_NAMES = {"token": SMALL_HEAD, "patch": PATCHED, "joint": JOINT, "distilled": DISTILLED}
 UNEVEN = tm.HeadConfig(width=8, depth=1, patch=(1, 2))
 WITH_HEADS = pytest.mark.parametrize(
     ("name", "head"),
     [(name, SMALL_HEAD) for name in VARIANTS]
-    + [(name, PATCHED) for name in VARIANTS if VARIANTS[name].evaluations == "T"],
-    ids=lambda value: value if isinstance(value, str) else "patch" if value is PATCHED else "token",
+    + [(name, PATCHED) for name in VARIANTS if VARIANTS[name].evaluations == "T"]
+    + [("dtm", JOINT), ("dtm-mean", JOINT), ("dtm-mean", DISTILLED)],
+    ids=lambda value: value if isinstance(value, str) else next(k for k, v in HEAD_NAMES.items() if v is value),
 )
 
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from tmatch.distribution import Categorical, Flow, TokenDistribution
     from tmatch.generation import Generation, generate
     from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
-    from tmatch.head import FlowHead, Head
+    from tmatch.head import FlowHead, Head, TransformerHead
     from tmatch.kernel import (
         Autoregressive,
         CosineRatio,
+        DistilledResidual,
         FullHistory,
         GaussianKernel,
         Kernel,
@@ -44,7 +45,17 @@ if TYPE_CHECKING:
         VariancePreserving,
     )
     from tmatch.rng import RandomStreams
-    from tmatch.sampler import SAMPLERS, DDIMSampler, RestartSampler, Sampler, build_sampler
+    from tmatch.sampler import (
+        SAMPLERS,
+        DDIMSampler,
+        GlassSampler,
+        ODESampler,
+        OvershootSampler,
+        RestartSampler,
+        Sampler,
+        SDESampler,
+        build_sampler,
+    )
     from tmatch.sampling import CodeSampling, HeadSchedule, SamplingParams, Snapshot, Unmasking
     from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
     from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
@@ -57,15 +68,16 @@ _EXPORTS = {
     "tmatch.distribution": "Categorical Flow TokenDistribution",
     "tmatch.generation": "Generation generate",
     "tmatch.guidance": "ClassifierFreeGuidance Guidance NoGuidance",
-    "tmatch.head": "FlowHead Head",
-    "tmatch.kernel": "Autoregressive CosineRatio FullHistory GaussianKernel Kernel Masked MaskedCodes MaskedTokens "
-    "MeanKernel ParallelFlow ResidualFlow TruncatedGaussianRatio unit_data_std",
+    "tmatch.head": "FlowHead Head TransformerHead",
+    "tmatch.kernel": "Autoregressive CosineRatio DistilledResidual FullHistory GaussianKernel Kernel Masked "
+    "MaskedCodes MaskedTokens MeanKernel ParallelFlow ResidualFlow TruncatedGaussianRatio unit_data_std",
     "tmatch.model": "FullHistoryMatching Model TransitionMatching",
     "tmatch.parametrization": "CleanState Difference NextState NoiseState Parametrization",
     "tmatch.process": "Cosine DiffusionProcess GaussianProcess IndependentLinearProcess Linear LinearProcess "
     "Process VariancePreserving",
     "tmatch.rng": "RandomStreams",
-    "tmatch.sampler": "SAMPLERS DDIMSampler RestartSampler Sampler build_sampler",
+    "tmatch.sampler": "SAMPLERS DDIMSampler GlassSampler ODESampler OvershootSampler RestartSampler "
+    "SDESampler Sampler build_sampler",
     "tmatch.sampling": "CodeSampling HeadSchedule SamplingParams Snapshot Unmasking",
     "tmatch.solver": "RK4 Adaptive Euler Heun Midpoint Solver",
     "tmatch.times": "Continuous Grid LogitNormal Times Uniform",

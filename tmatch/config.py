@@ -1,6 +1,6 @@
 """Base class of all settings, and names of table rows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -80,6 +80,20 @@ def lookup(what: str, table: Mapping[str, T], name: str) -> T:
     if name not in table:
         raise ValueError(f"There is no {what} '{name}'{did_you_mean(name, table)}; choose from {', '.join(table)}.")
     return table[name]
+
+
+def call_by_name(what: str, table: Mapping[str, Callable[..., T]], spec: str, *args: Any) -> T:  # noqa: ANN401
+    """Call the entry of a table that `spec` names, with the numbers after its colon: 'name', 'name:0.5', 'name:1,2'."""
+    name, _, given = spec.partition(":")
+    make = lookup(what, table, name)
+    try:
+        numbers = [float(number) for number in given.split(",") if given]
+    except ValueError:
+        raise ValueError(f"The arguments of a {what} are numbers, as in {name}:0.5; got '{spec}'.") from None
+    try:
+        return make(*args, *numbers)
+    except (TypeError, OverflowError):  # OverflowError: an infinite number
+        raise ValueError(f"The {what} '{name}' does not take the arguments '{given}'.") from None
 
 
 def printable(text: str) -> str:

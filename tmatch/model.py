@@ -97,8 +97,9 @@ class TransitionMatching(Model):
         `steps` is a number, a list of times, or None for the model's default; `start` is the state at the first time,
         if that is not 0. The `callback` receives a `Snapshot` of each state.
         """
-        grid, process = self.grid(steps), sampler.process(self.process)
         self.check_sampler(sampler)
+        grid, process = self.grid(steps), sampler.process(self.process)
+        kernel = sampler.kernel(self.kernel, process, self.parametrization)
         self.kernel.check(process, self.parametrization)
         if start is None and grid[0] != 0:
             raise ValueError(f"Sampling from t = {float(grid[0])} needs the state at that time; pass it as `start`.")
@@ -111,7 +112,7 @@ class TransitionMatching(Model):
             if t_next < t:
                 x_t = process.renoise(x_t, t, t_next, rng)
                 continue
-            y = self.kernel.sample(x_t, t, t_next, condition, rng, params, callback)  # Y ~ p(. | X_t)
+            y = kernel.sample(x_t, t, t_next, condition, rng, params, callback)  # Y ~ p(. | X_t)
             require_shape("The kernel's sample", y, x_t.shape[1:])
             x_next = self.parametrization.advance(process, x_t, y, t, t_next, rng)  # X_{t+1} ~ q(. | X_t, Y)
             if callback is not None:

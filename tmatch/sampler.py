@@ -1,19 +1,35 @@
-"""Samplers: the order in which Algorithm 2 visits its times, and the noise it adds on the way.
+"""Samplers: how Algorithm 2 is run. A sampler is chosen when sampling; the weights are the same.
 
-A sampler is chosen when sampling: the weights are the same. It may go back in time (`steps`) and replace the process by
-one with the same marginals (`process`). To add one, write a class here and a row of `SAMPLERS`.
+A sampler answers three questions, and Algorithm 2 does the rest:
+
+    steps      which times to visit; where time decreases, the process adds noise
+    process    how X_{t+1} follows from Y: with which noise
+    kernel     where Y comes from: the trained kernel, or one that is made from it
+
+    default      Algorithm 2 as written; for flow matching, Euler's method
+    restart      goes back and forth on some intervals
+    overshoot    steps too far and adds noise to return: a stochastic sampler at no cost
+    ddim, sde    noise in each transition, by its share of DDPM's or by a diffusion coefficient
+    heun, ab2, ... the ODE of a mean, by the solver of that name
+    glass        transitions sampled jointly over all tokens, from a mean alone
+
+To add one, write a class here and a row of `SAMPLERS`.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from tmatch.config import MAX_LAYERS, lookup
+from tmatch.config import MAX_LAYERS, call_by_name
+from tmatch.kernel import JointKernel, Kernel, MeanODE, MeanPredictor
+from tmatch.parametrization import Parametrization
 from tmatch.process import GaussianProcess, Process
 from tmatch.rng import RandomStreams
+from tmatch.solver import SOLVERS, Adaptive, Euler, FixedStep, Solver
 from tmatch.tensors import State, Time, expand_like
 
 
@@ -28,6 +44,23 @@ class Sampler:
     def process(self, own: Process) -> Process:
         """The process to sample with, given the one of training: the same schedule, possibly other noise."""
         return own
+
+    def kernel(self, own: Kernel, process: Process, parametrization: Parametrization) -> Kernel:
+        """The kernel to sample with, given the trained one; it may remember the transitions of one call of `sample`."""
+        return own
+
+    has_inner_solver: ClassVar[bool] = False
+    """Whether transitions use `SamplingParams.solver` even without a head."""
+
+
+def require_mean(kernel: Kernel) -> MeanPredictor:
+    """The kernel, which must predict the mean of Y."""
+    if not isinstance(kernel, MeanPredictor):
+        raise ValueError(
+            "This sampler needs a kernel that predicts a mean, as those of fm, ddpm and dtm-mean do, and a "
+            f"{type(kernel).__name__} does not; choose overshoot, restart, ddim or sde."
+        )
+    return kernel
 
 
 PAPER_RESTARTS = ((0.6, 0.4, 1), (0.8, 0.6, 3), (1.0, 0.8, 3))
@@ -90,22 +123,115 @@ class DDIMSampler(Sampler):
         return DDIMProcess(own.schedule, self.eta) if self.eta else GaussianProcess(own.schedule)
 
 
+@dataclass(frozen=True)
+class OvershootSampler(Sampler):
+    """Instead of to t', step to t'' = t' + c (1 - t'), and add noise to return to t'.
+
+    This is the sampler of Singer and Lipman (2025), Design space of transition matching, where c is a fraction of the
+    time left after t'. In rectified flow's stochastic samplers it is c (t' - t) (1 - t') instead, with another c. With
+    c = 0 it is Algorithm 2, and with c = 1 each step samples X_T. `c` is the value at t' = 0 and `c_end` at t' = 1,
+    with a line between them.
+    """
+
+    c: float = 0.5
+    c_end: float | None = None
+
+    def __post_init__(self) -> None:
+        if not all(0 <= c <= 1 for c in (self.c, self.c if self.c_end is None else self.c_end)):
+            raise ValueError(f"c of overshoot must be in [0, 1]: 0 is Algorithm 2, 1 steps to t = 1; got {self}.")
+
+    def steps(self, grid: Tensor) -> Iterator[tuple[Time, Time]]:
+        for t, t_next in pairwise(grid):
+            c = self.c if self.c_end is None else self.c + (self.c_end - self.c) * t_next
+            beyond = t_next + c * (1 - t_next)
+            yield t, beyond
+            if beyond > t_next:
+                yield beyond, t_next
+
+
+@dataclass(frozen=True)
+class DiffusionSDE(Process):
+    """One step of Euler and Maruyama of dX = v dt - w/2 E[Z | X] / sigma dt + sqrt(w) dW, w_t = scale sigma_t^power.
+
+    v is the velocity of the ODE, whose step is exact given Z and X_T. The noise of X at t' is
+    sigma' Z - w/2 dt Z / sigma + sqrt(w dt) Z_new; the marginals are kept as the steps become small.
+    """
+
+    scale: float = 1.0
+    power: float = 1.0
+    noise_kept: ClassVar[Literal["some"]] = "some"
+
+    def next_noise(self, z_t: State, t: Time, t_next: Time, rng: RandomStreams) -> State:
+        sigma, sigma_next, dt = self.schedule.sigma(t), self.schedule.sigma(t_next), t_next - t
+        w = self.scale * sigma**self.power
+        kept, fresh = (expand_like(x, z_t).to(z_t) for x in (sigma_next - w / 2 * dt / sigma, (w * dt).sqrt()))
+        noise = kept * z_t + fresh * rng.normal(*z_t.shape[1:])
+        return noise / expand_like(sigma_next, z_t).to(z_t).clamp(min=1e-9)  # where X has no noise, a finite number
+
+
+@dataclass(frozen=True)
+class SDESampler(Sampler):
+    """The stochastic differential equation with the diffusion coefficient w_t = scale sigma_t^power (SiT).
+
+    By Euler and Maruyama; the last step is a mean, without noise. It takes many steps: the default's 250 in SiT.
+    """
+
+    scale: float = 1.0
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.scale <= 100 and 0 <= self.power <= 10):
+            raise ValueError(f"The scale of sde must be in [0, 100] and its power in [0, 10]; got {self}.")
+
+    def process(self, own: Process) -> Process:
+        return DiffusionSDE(own.schedule, self.scale, self.power)
+
+
+@dataclass(frozen=True)
+class ODESampler(Sampler):
+    """The ODE of a mean kernel, by a solver; a residual, as of dtm-mean, is added to the mean."""
+
+    solver: Solver = Euler(1)
+
+    def process(self, own: Process) -> Process:
+        return GaussianProcess(own.schedule)
+
+    def kernel(self, own: Kernel, process: Process, parametrization: Parametrization) -> Kernel:
+        return MeanODE(require_mean(own), process, parametrization, self.solver.stepper())
+
+
+@dataclass(frozen=True)
+class GlassSampler(Sampler):
+    """Transitions that are sampled jointly over all tokens, by an inner ODE of the mean (`JointKernel`).
+
+    The solver and its steps are those of a head: `params.solver`, and from the command line --solver and --head-steps.
+    """
+
+    has_inner_solver: ClassVar[bool] = True
+
+    def process(self, own: Process) -> Process:
+        return GaussianProcess(own.schedule)
+
+    def kernel(self, own: Kernel, process: Process, parametrization: Parametrization) -> Kernel:
+        return JointKernel(require_mean(own), process, parametrization)
+
+
+def _ode(solver: type[FixedStep]) -> Sampler:
+    return ODESampler(solver(1))
+
+
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "default": Sampler,
     "restart": lambda *n: RestartSampler(tuple(zip(n[::3], n[1::3], map(int, n[2::3]), strict=True)) or PAPER_RESTARTS),
+    "overshoot": OvershootSampler,
     "ddim": DDIMSampler,
+    "sde": SDESampler,
+    "glass": GlassSampler,
+    "adaptive": lambda tolerance=1e-3: ODESampler(Adaptive(rtol=tolerance, atol=tolerance)),
+    **{name: partial(_ode, solver) for name, solver in SOLVERS.items()},
 }
 
 
 def build_sampler(spec: str) -> Sampler:
-    """A sampler from its name and the numbers it takes: 'default', 'restart', 'ddim:0.5'."""
-    name, _, given = spec.partition(":")
-    make = lookup("sampler", SAMPLERS, name)
-    try:
-        numbers = [float(number) for number in given.split(",") if given]
-    except ValueError:
-        raise ValueError(f"The arguments of a sampler are numbers, as in ddim:0.5; got '{spec}'.") from None
-    try:
-        return make(*numbers)
-    except (TypeError, OverflowError):  # OverflowError: an infinite number
-        raise ValueError(f"The sampler '{name}' does not take the arguments '{given}'.") from None
+    """A sampler from its name and the numbers it takes: 'default', 'restart', 'overshoot:0.5'."""
+    return call_by_name("sampler", SAMPLERS, spec)

@@ -1,15 +1,19 @@
-"""The times of transitions: the grid a model is trained on, and the grid it is sampled on."""
+"""The times of transitions: the grid a model is trained on, and the grid it is sampled on.
+
+A grid to sample on can be named. `GRIDS` holds functions from equal times to times; to add one, write a function and a
+row.
+"""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from tmatch.config import MAX_SAMPLING_STEPS
+from tmatch.config import MAX_SAMPLING_STEPS, call_by_name
 from tmatch.rng import RandomStreams
 from tmatch.tensors import Time, positive_int
 
@@ -169,3 +173,54 @@ class Continuous(Times):
 
     def grid(self, steps: Steps | None) -> Tensor:
         return time_grid(self.steps if steps is None else steps)
+
+
+def uniform(u: Tensor) -> Tensor:
+    """Equal steps."""
+    return u
+
+
+def shifted(u: Tensor, shift: float = 3.0) -> Tensor:
+    """sigma' = s sigma / (1 + (s - 1) sigma) for the noise sigma = 1 - t: more steps in the noise for s > 1."""
+    return u / (u + shift * (1 - u))
+
+
+def exponential(u: Tensor) -> Tensor:
+    """Each step but the last halves the remaining time: the paper's grid."""
+    return as_grid(Grid.exponential(len(u) - 1).points)
+
+
+def power(u: Tensor, exponent: float = 2.0) -> Tensor:
+    """t = u^p: more steps in the noise for p > 1, and near the data for p < 1."""
+    return u**exponent
+
+
+def karras(u: Tensor, rho: float = 7.0) -> Tensor:
+    """Equal steps of ((1 - t) / t)^(1 / rho) from 80 to 0.002 (Karras et al., 2022), with t = 0 and 1 for the ends."""
+    first, last = 80.0 ** (1 / rho), 0.002 ** (1 / rho)
+    t = 1 / (1 + (first + u * (len(u) - 1) / max(len(u) - 2, 1) * (last - first)).clamp(min=0) ** rho)
+    return torch.cat((u[:1], t[1:-1], u[-1:]))
+
+
+GRIDS: dict[str, Callable[..., Tensor]] = {
+    "uniform": uniform,
+    "shifted": shifted,
+    "resolution": shifted,  # by the square root of how many times more tokens an image has than in training
+    "exponential": exponential,
+    "power": power,
+    "karras": karras,
+}
+
+
+def build_grid(spec: str, steps: int, scale: float = 1.0) -> list[float]:
+    """The times of a named grid, such as 'uniform', 'shifted:3' or 'karras:7'.
+
+    `scale` is the number of tokens over that of the training images: 'resolution' shifts by its square root (Esser et
+    al., 2024), and by nothing at the size of training.
+    """
+    spec = f"shifted:{math.sqrt(scale)}" if spec == "resolution" else spec
+    t = call_by_name("grid", GRIDS, spec, time_grid(steps))
+    try:
+        return list(as_grid(t.tolist()).tolist())
+    except ValueError:
+        raise ValueError(f"The grid '{spec}' does not increase from 0 to 1 in {steps} steps; change it.") from None

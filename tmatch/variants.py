@@ -14,6 +14,7 @@ from tmatch.head import HEADS
 from tmatch.kernel import (
     Autoregressive,
     CosineRatio,
+    DistilledResidual,
     FullHistory,
     GaussianKernel,
     Kernel,
@@ -56,6 +57,10 @@ class HeadConfig(Config):
     )
     samples_per_token: Layers = Field(default=1, description="pairs (s, noise) per token in training")
     token_fraction: float = Field(default=1.0, gt=0, le=1, description="fraction of tokens the head trains on per step")
+    distill: bool = Field(
+        default=False,
+        description="train the head on the exact velocity of the mean read-out, not on samples; needs a joint head",
+    )
     density: Annotated[str, _one_of("density", DENSITIES)] = Field(
         default="uniform", description=f"density of s in training: {', '.join(DENSITIES)}"
     )
@@ -84,10 +89,16 @@ def _distribution(backbone: nn.Module, channels: int, head: HeadConfig, timed: b
     return DISTRIBUTIONS[head.distribution](network, head.samples_per_token, DENSITIES[head.density])
 
 
+def _on_samples(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> TokenDistribution:
+    if head.distill:
+        raise ValueError("head.distill needs a variant with a mean read-out and a head: use dtm-mean.")
+    return _distribution(backbone, channels, head, timed)
+
+
 def _in_turn(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> TokenDistribution:
     if head.patch is not None or head.token_fraction != 1:
         raise ValueError("Variants that sample tokens in turn support neither head.patch nor head.token_fraction.")
-    return _distribution(backbone, channels, head, timed)
+    return _on_samples(backbone, channels, head, timed)
 
 
 def _categorical(backbone: nn.Module, codebook_size: int | None) -> Categorical:
@@ -105,12 +116,13 @@ def _gaussian(backbone: nn.Module, channels: int, head: HeadConfig, codebook_siz
 
 
 def _parallel(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
-    return ParallelFlow(backbone, _distribution(backbone, channels, head), head.patch, head.token_fraction)
+    return ParallelFlow(backbone, _on_samples(backbone, channels, head), head.patch, head.token_fraction)
 
 
 def _residual(backbone: nn.Module, channels: int, head: HeadConfig, codebook_size: int | None) -> Kernel:
     distribution = _distribution(backbone, channels, head)
-    return ResidualFlow(backbone, _readout(backbone, channels), distribution, head.patch, head.token_fraction)
+    kernel = DistilledResidual if head.distill else ResidualFlow
+    return kernel(backbone, _readout(backbone, channels), distribution, head.patch, head.token_fraction)
 
 
 def _autoregressive(dependent: bool) -> KernelFactory:

@@ -12,6 +12,9 @@ from PIL import Image
 
 from tmatch.app import images_out
 from tmatch.data.images import read_settings
+from tmatch.datasets.base import Split
+from tmatch.datasets.shapes import shapes_split
+from tmatch.eval import METRICS
 from tmatch.generation.config import PARTS, SamplingConfig, require_applicable
 from tmatch.model import Model, TransitionMatching
 
@@ -189,6 +192,19 @@ def test_evaluate_measures(model: Path) -> None:
     assert (result["prompts"], result["steps"], result["backbone_evaluations"]) == (12, 1, 1)
     assert (result["solver"], result["head_evaluations"]) == ("heun", 4)
     assert "captions satisfied" in succeed(*options).stdout
+
+
+def test_evaluate_compares_with_real_images(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those of the same split, of which there are more than prompts."""
+    monkeypatch.setattr("tmatch.datasets.base.REFERENCE_IMAGES", 60)
+    monkeypatch.setitem(METRICS, "real", lambda images, prompts, real, codec: {"real": real.fingerprint()})
+    options = ["evaluate", "--model", str(model), "--prompts", "2", "--metrics", "frechet", "energy", "real"]
+    splits: tuple[Split, ...] = ("test", "withheld")
+    for split in splits:
+        result = json.loads(succeed(*options, "--split", split, "--json").stdout)
+        assert result["real"] == shapes_split(60, split).fingerprint()
+        assert min(result["frechet_distance"], result["energy_distance"]) > 0
+    assert "frechet distance" in succeed(*options).stdout
 
 
 def test_the_precision_reaches_the_sampler(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,11 @@ import torch
 
 import tmatch as tm
 from tmatch.codec import Codec
+from tmatch.codec.saved import shipped_autoencoder
 from tmatch.conditioning import WordEncoder
 from tmatch.data import ShapeImages
 from tmatch.data.shapes import SKILLS
-from tmatch.eval import METRICS
+from tmatch.eval import METRICS, score
 from tmatch.eval.captions import captions, wilson_interval
 from tmatch.eval.evaluate import evaluate
 from tmatch.eval.shapes import skill_of
@@ -42,6 +43,7 @@ class Renderer(torch.nn.Module):
     def __init__(self, prompts: ShapeImages, wrong: int) -> None:
         super().__init__()
         self.prompts, self.wrong = prompts, wrong
+        self.codec = Codec(tm.Patchify(), shipped_autoencoder())
 
     def generate(
         self, captions: list[str], seeds: range, sampling: SamplingConfig, **options: object
@@ -73,9 +75,21 @@ def test_a_metric_that_is_unknown_or_does_not_apply_raises(monkeypatch: pytest.M
         captions(torch.rand(1, 3, 64, 64), ["a circle"])
     with pytest.raises(ValueError, match="'a cat' is not a caption of shapes"):
         captions(torch.rand(1, 3, 32, 32), ["a cat"])
-    monkeypatch.setitem(METRICS, "count", lambda images, prompts, reference: {"prompts": len(images)})
-    with pytest.raises(ValueError, match="'prompts' of a metric is already in the result"):
-        evaluate(Renderer(prompts, 0), prompts.captions, metrics=["count"], sampling=TWO_STEPS)  # type: ignore[arg-type]
+    for key in ("prompts", "seconds", "captions_satisfied"):
+        monkeypatch.setitem(METRICS, "count", lambda images, *_, key=key: {key: len(images)})
+        with pytest.raises(ValueError, match=f"'{key}' of a metric is already in the result"):
+            evaluate(Renderer(prompts, 0), prompts.captions, None, ["captions", "count"], TWO_STEPS)  # type: ignore[arg-type]
+
+
+def test_the_scores_come_first() -> None:
+    """So that `score` reads that of the first metric; the reference need not be the prompts' own images."""
+    prompts, renderer = ShapeImages(5, 40), Renderer(ShapeImages(5, 40), 10)
+    for metrics in (["captions", "energy"], ["energy", "frechet", "captions"]):
+        result = evaluate(renderer, prompts.captions, ShapeImages(6, 90), metrics, TWO_STEPS)  # type: ignore[arg-type]
+        key = {"captions": "captions_satisfied", "energy": "energy_distance"}[metrics[0]]
+        assert score(result) == result[key] != 0
+    with pytest.raises(ValueError, match="pass a reference"):
+        evaluate(renderer, prompts.captions, None, ["frechet"], TWO_STEPS)  # type: ignore[arg-type]
 
 
 def test_an_image_does_not_depend_on_its_batch() -> None:

@@ -91,14 +91,19 @@ class JointHead(tm.Head):
         return x + x.mean(2, keepdim=True)
 
 
-def joint_kernel() -> tm.ParallelFlow:
+JOINT = pytest.mark.parametrize("kind", [JointHead, *(kind for kind in HEADS.values() if kind.joint)])
+
+
+def joint_kernel(kind: type[tm.Head]) -> tm.ParallelFlow:
     torch.manual_seed(0)
-    return tm.ParallelFlow(Reading(), tm.Flow(JointHead(SHAPE[-1], SHAPE[-1]), samples_per_token=2))
+    head = awake(kind(SHAPE[-1], SHAPE[-1], 16, 1, True))
+    return tm.ParallelFlow(Reading(), tm.Flow(head, samples_per_token=2))  # type: ignore[arg-type]
 
 
-def test_a_joint_head_sees_all_tokens_in_training() -> None:
+@JOINT
+def test_a_joint_head_sees_all_tokens_in_training(kind: type[tm.Head]) -> None:
     """The gradient of the head's output at every token with respect to the context of every token."""
-    kernel = joint_kernel()
+    kernel = joint_kernel(kind)
     seen: list[Tensor] = []
     kernel.head.register_forward_hook(lambda _, args, u: seen.extend((args[0], args[1], u)))
     x = tm.RandomStreams(range(2)).normal(*SHAPE).requires_grad_()
@@ -110,9 +115,10 @@ def test_a_joint_head_sees_all_tokens_in_training() -> None:
         assert (gradient.flatten(1, 2).abs().amax((0, 2)) > 0).all()
 
 
-def test_a_joint_head_sees_all_tokens_in_sampling() -> None:
+@JOINT
+def test_a_joint_head_sees_all_tokens_in_sampling(kind: type[tm.Head]) -> None:
     """On a grid of two rows: perturbing token j changes the samples of all tokens."""
-    kernel, x = joint_kernel(), tm.RandomStreams(range(2)).normal(*SHAPE)
+    kernel, x = joint_kernel(kind), tm.RandomStreams(range(2)).normal(*SHAPE)
 
     def sample(x: Tensor) -> Tensor:
         times = torch.tensor([0.5, 1.0])

@@ -47,7 +47,7 @@ def main(
         )
     config = sampling.apply(pipeline, loaded.config.run.sampling)
     result = evaluate(
-        pipeline, images.captions, images, metrics or data.metrics, config,
+        pipeline, images.captions, data.eval_reference(split), metrics or data.metrics, config,
         progress=sys.stderr.isatty(), precision=sampling.precision,
     )  # fmt: skip
     if as_json:
@@ -62,6 +62,11 @@ def _print(result: dict[str, Any]) -> None:
     for name, value in result.items():
         for part, numbers in value.items() if isinstance(value, dict) else [("", value)]:
             numbers = numbers if isinstance(numbers, list) else [numbers]
-            text = " - ".join(f"{x:.3f}" if isinstance(x, float) else str(x) for x in numbers)
-            table.add_row(f"{name}: {part}".removesuffix(": ").replace("_", " "), text)
+            table.add_row(f"{name}: {part}".removesuffix(": ").replace("_", " "), " - ".join(map(_text, numbers)))
     Console().print(table)
+
+
+def _text(number: Any) -> str:  # noqa: ANN401
+    if not isinstance(number, float):
+        return str(number)
+    return f"{number:.3f}" if number == 0 or abs(number) >= 0.1 else f"{number:.3g}"

@@ -80,4 +80,8 @@ def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder |
 
 def autoencoder_digest(codec: Codec) -> str | None:
     """A short digest of the autoencoder's weights; None without one."""
-    return fingerprint(codec.autoencoder) if isinstance(codec.autoencoder, nn.Module) else None
+    if codec.autoencoder is None:
+        return None
+    if not isinstance(codec.autoencoder, nn.Module):
+        raise ValueError("The weights of the autoencoder identify cached states; make it a torch.nn.Module.")
+    return fingerprint(codec.autoencoder)

@@ -1,5 +1,6 @@
 """Captioned images that are loaded a few at a time, and encoded into states with a cache on disk."""
 
+import hashlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -13,8 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tmatch.codec import Codec
+from tmatch.codec.saved import autoencoder_digest
 from tmatch.data.progress import progress_bar
-from tmatch.files import write_tensors
+from tmatch.files import cache_folder, write_tensors
 from tmatch.ranks import rank_and_world_size
 from tmatch.tensors import State
 
@@ -69,3 +71,16 @@ def encode_dataset(
         except OSError as error:  # a read-only disk, or another run that writes the same file
             print(f"tmatch: the encoded images are not cached: {error}", file=sys.stderr)
     return states
+
+
+def states_key(codec: Codec, images: CaptionedImages, device: torch.device) -> str:
+    """A digest of everything that the states of images depend on."""
+    encoder = (autoencoder_digest(codec), codec.patch.patch, device.type, torch.__version__)
+    parts = (images.fingerprint(), len(images), *encoder)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def encode_cached(codec: Codec, images: CaptionedImages, device: torch.device, progress: bool = False) -> State:
+    """The states of all images, read from the cache folder if they were encoded before."""
+    key = states_key(codec, images, device)
+    return encode_dataset(codec, images, device, cache_folder() / "states", key, progress)

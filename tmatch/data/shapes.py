@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -199,17 +200,33 @@ class ShapeImages(CaptionedImages):
 
     def __init__(self, seed: int, count: int, sentences: Sentences = "all") -> None:
         self.shapes = Shapes(seed)
-        self.index: list[int] = []
-        self.captions: list[str] = []
+        self.count = count
+        self.sentences = sentences
+
+    @property
+    def index(self) -> list[int]:
+        """The number of each image within its seed."""
+        return self._chosen[0]
+
+    @property
+    def captions(self) -> list[str]:  # type: ignore[override]
+        return self._chosen[1]
+
+    @cached_property
+    def _chosen(self) -> tuple[list[int], list[str]]:
+        """Indices and captions, computed on first use."""
+        index: list[int] = []
+        captions: list[str] = []
         first = 0
-        while len(self.index) < count:
+        while len(index) < self.count:
             indices = torch.arange(first, first + 2000)
             first += len(indices)
             scenes = self.shapes.scenes(indices)
-            wanted = (sentences == "all") | (scenes.withheld == (sentences == "withheld"))
-            for k in wanted.nonzero().flatten().tolist()[: count - len(self.index)]:
-                self.index.append(int(indices[k]))
-                self.captions.append(scenes.captions[k])
+            wanted = (self.sentences == "all") | (scenes.withheld == (self.sentences == "withheld"))
+            for k in wanted.nonzero().flatten().tolist()[: self.count - len(index)]:
+                index.append(int(indices[k]))
+                captions.append(scenes.captions[k])
+        return index, captions
 
     def load(self, indices: Sequence[int]) -> Tensor:
         return self.shapes.scenes([self.index[k] for k in indices]).render()

@@ -22,6 +22,8 @@ Shape = tuple[int, int, int]
 """Rows, columns and channels of a state."""
 Split = Literal["test", "validation", "withheld"]
 PREVIEWS = 16
+REFERENCE_IMAGES = 10_000
+"""Real images that metrics compare generated images with, where the data has as many."""
 
 
 class WordsConfig(Config):
@@ -151,6 +153,10 @@ class DataConfig(Config, ABC):
     def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
         """Images whose prompts a model is evaluated on, where the data has any; `split` names which."""
         return None
+
+    def eval_reference(self, split: Split = "test") -> CaptionedImages | None:
+        """Real images that the distribution of generated images is compared with."""
+        return self.eval_prompts(REFERENCE_IMAGES, split)
 
     def anonymous(self) -> "DataConfig":
         """The same without paths of this machine, for export."""

@@ -15,7 +15,7 @@ from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS, autoencoder_digest, o
 from tmatch.conditioning import CONDITIONERS, Conditioner
 from tmatch.conditioning.words import words_of
 from tmatch.data import CaptionedImages, InMemory
-from tmatch.data.encode import encode_dataset
+from tmatch.data.encode import encode_cached
 from tmatch.datasets.base import (
     PREVIEWS,
     AssumedData,
@@ -26,7 +26,7 @@ from tmatch.datasets.base import (
     OpenContext,
     WordsConfig,
 )
-from tmatch.files import atomic_folder, cache_folder, locked
+from tmatch.files import atomic_folder, locked
 from tmatch.hub import HubOptions
 from tmatch.train import Captioned, checkpoint
 
@@ -126,11 +126,7 @@ class ImageData(DataConfig):
         )
 
     def _encoded(self, images: CaptionedImages, codec: Codec, context: OpenContext) -> torch.Tensor:
-        device = context.train.resolve_device()
-        encoder = (autoencoder_digest(codec), codec.patch.patch, device.type, torch.__version__)
-        parts = (images.fingerprint(), len(images), *encoder)
-        key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-        return encode_dataset(codec, images, device, cache_folder() / "states", key, context.progress)
+        return encode_cached(codec, images, context.train.resolve_device(), context.progress)
 
     def input_shapes(
         self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData

@@ -29,15 +29,24 @@ class Flow(TokenDistribution):
         self.density = density
 
     def loss(self, b: Tensor, h: Tensor, t: Time | None, rng: RandomStreams) -> Tensor:
+        """|g_{s,t}(B_s, h) - (B - B_0)|^2 of each token."""
+        b_0, b_s, s = self.interpolate(b, rng)
+        return self.regression(b_s, s, h, t, b.unsqueeze(1) - b_0)
+
+    def interpolate(self, b: Tensor, rng: RandomStreams) -> tuple[Tensor, Tensor, Tensor]:
+        """(B_0, B_s, s) with B_0 and B_s (B, S, N, C), for tokens b (B, N, C)."""
         self.require_width(b)
-        require_contexts(h, b)
-        b, h = b.unsqueeze(1), h.unsqueeze(1)  # (B, S, N, C)
+        b = b.unsqueeze(1)
         b_0 = rng.normal(self.samples_per_token, *b.shape[2:])
         s = self.density.sample(rng, self.samples_per_token, *(() if self.head.joint else b.shape[2:-1]))
         w = expand_like(s, b).to(b.dtype)
-        b_s = (1 - w) * b_0 + w * b
-        u = self.head(b_s, s, self.head.prepare(h, t))
-        return (u - (b - b_0)).square().mean(-1).mean(1)
+        return b_0, (1 - w) * b_0 + w * b, s
+
+    def regression(self, b_s: Tensor, s: Tensor, h: Tensor, t: Time | None, target: Tensor) -> Tensor:
+        """|g_{s,t}(B_s, h) - target|^2 of each token, for targets (B, S, N, C)."""
+        require_contexts(h, b_s[:, 0])
+        u = self.head(b_s, s, self.head.prepare(h.unsqueeze(1), t))
+        return (u - target).square().mean(-1).mean(1)
 
     def base_noise(self, rng: RandomStreams, tokens: int) -> Tensor:
         """B_0 ~ N(0, I)."""

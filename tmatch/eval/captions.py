@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tmatch.codec import Codec
 from tmatch.data import CaptionedImages
 from tmatch.data.shapes import SKILLS
 from tmatch.eval.shapes import check, skill_of
@@ -19,7 +20,9 @@ def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def captions(images: Tensor, prompts: Sequence[str], reference: CaptionedImages | None = None) -> dict[str, Any]:
+def captions(
+    images: Tensor, prompts: Sequence[str], reference: CaptionedImages | None = None, codec: Codec | None = None
+) -> dict[str, Any]:
     """The share of captions satisfied, its 95% interval, and the share for each skill."""
     satisfied = check(images, prompts).tolist()
     by_skill: dict[str, list[bool]] = {skill: [] for skill in SKILLS}

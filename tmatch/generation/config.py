@@ -1,6 +1,7 @@
 """`SamplingConfig`: sampling options as plain strings and numbers."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -9,10 +10,12 @@ from tmatch.condition import Condition
 from tmatch.config import Config, Count, SamplingSteps, lookup
 from tmatch.distribution import Categorical
 from tmatch.guidance import GUIDANCE_SCHEDULES, ClassifierFreeGuidance, NoGuidance, require_interval
-from tmatch.kernel import Kernel, MaskedTokens, ParallelFlow
+from tmatch.kernel import Kernel, MaskedTokens
+from tmatch.kernel.base import SequentialKernel
 from tmatch.sampler import SAMPLERS, build_sampler
 from tmatch.sampling import CodeSampling, HeadProgress, HeadSchedule, SamplingParams, Unmasking, UnmaskOrder
 from tmatch.solver import SOLVERS
+from tmatch.times import GRIDS, Steps, Times, build_grid
 
 PARTS: dict[str, tuple[str, Callable[[Kernel], bool]]] = {
     "head": ("no head", lambda kernel: kernel.head is not None),
@@ -28,13 +31,25 @@ def _option(default: Any, description: str, needs: str | None = None, **bounds: 
     return Field(default=default, description=description, json_schema_extra={"needs": needs}, **bounds)
 
 
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "grid": lambda name: build_grid(name, 8),
+    "sampler": build_sampler,
+    "solver": partial(lookup, "solver", SOLVERS),
+    "guidance_schedule": partial(lookup, "guidance schedule", GUIDANCE_SCHEDULES),
+}
+"""What rejects an unknown name."""
+
+
 class SamplingConfig(Config):
     """How to sample from a model; each option acts on the variants that have the part it needs."""
 
     steps: SamplingSteps | None = _option(16, "number of transitions; None uses the variant's own")
-    sampler: str = _option("default", f"sampler: {', '.join(SAMPLERS)}; arguments follow a colon, as in ddim:0.5")
-    solver: str = _option("euler", f"ODE solver of the head: {', '.join(SOLVERS)}", "head")
-    head_steps: SamplingSteps = _option(4, "solver steps of the head per transition", "head")
+    grid: str | None = _option(
+        None, f"times of the transitions: {', '.join(GRIDS)}, with numbers as in shifted:3; None uses the variant's own"
+    )
+    sampler: str = _option("default", f"sampler: {', '.join(SAMPLERS)}; numbers follow a colon, as in overshoot:0.5")
+    solver: str = _option("euler", f"ODE solver of the head, or of 'glass': {', '.join(SOLVERS)}", "head")
+    head_steps: SamplingSteps = _option(4, "solver steps of the head, or of 'glass', per transition", "head")
     last_head_steps: SamplingSteps | None = _option(
         None, "solver steps of the head for the last tokens; they fall linearly from head_steps; None: constant", "head"
     )
@@ -56,14 +71,11 @@ class SamplingConfig(Config):
         None, "sample among the most likely codes of this total probability", "codes", gt=0, le=1
     )
 
-    @field_validator("sampler", "solver", "guidance_schedule")
+    @field_validator("grid", "sampler", "solver", "guidance_schedule")
     @classmethod
-    def _known(cls, name: str, info: ValidationInfo) -> str:
-        field = str(info.field_name)
-        if field == "sampler":
-            build_sampler(name)
-        else:
-            lookup(field.replace("_", " "), SOLVERS if field == "solver" else GUIDANCE_SCHEDULES, name)
+    def _known(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None:
+            _CHECKS[str(info.field_name)](name)
         return name
 
     @field_validator("guidance_interval")
@@ -71,6 +83,11 @@ class SamplingConfig(Config):
     def _ordered(cls, interval: tuple[float, float]) -> tuple[float, float]:
         require_interval(interval)
         return interval
+
+    def times(self, own: Times, scale: float = 1.0) -> Steps | None:
+        """What `Model.sample` takes as steps, for a model with its `own` times; `scale` as in `build_grid`."""
+        steps = self.steps or len(own.grid(None)) - 1
+        return self.steps if self.grid is None else build_grid(self.grid, steps, scale)
 
     def build(self, null: Condition | None = None) -> SamplingParams:
         """The runtime objects; guidance needs a `null` condition, which unconditional models do not have."""
@@ -93,18 +110,19 @@ class SamplingConfig(Config):
 
 
 def require_applicable(kernel: Kernel, config: SamplingConfig, options: Collection[str], prefix: str = "") -> None:
-    """Reject options of a configuration that have no effect on a kernel because it lacks the part they act on.
+    """Reject options that have no effect on a kernel because it lacks the part they act on.
 
     `prefix` is what the name of an option starts with: '--' on the command line, nothing in Python.
     """
-
+    inner_solver = build_sampler(config.sampler).has_inner_solver
     for name in options:
         extra = SamplingConfig.model_fields[name].json_schema_extra
-        lack, present = PARTS.get(str(extra["needs"]) if isinstance(extra, dict) else "", ("", lambda _: True))
-        if not present(kernel):
+        needs = str(extra["needs"]) if isinstance(extra, dict) else ""
+        lack, present = PARTS.get(needs, ("", lambda _: True))
+        if not (present(kernel) or (needs == "head" and inner_solver)):
             raise ValueError(f"{_shown(name, prefix)} has no effect on this model ({lack}); leave it out.")
     scheduled = config.last_head_steps is not None and not {"last_head_steps", "head_schedule"}.isdisjoint(options)
-    if scheduled and config.head_schedule == "tokens" and isinstance(kernel, ParallelFlow):
+    if scheduled and config.head_schedule == "tokens" and not isinstance(kernel, SequentialKernel):
         raise ValueError(
             f"{_shown('last_head_steps', prefix)} has no effect on this model, which samples all tokens at once: set "
             f"{_shown('head_schedule', prefix)} to time, or leave it out."

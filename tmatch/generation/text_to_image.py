@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -80,8 +81,9 @@ class TextToImage(nn.Module):
         """
         self._require_inputs(inputs, seeds, negative)
         size, shape = positive_int("The batch size", batch_size), self._shape(height, width)
+        scale = prod(shape[:2]) / prod(self.shape[:2])
         result = generate(
-            self.model, shape, seeds, self._condition(inputs, size), steps=sampling.steps,
+            self.model, shape, seeds, self._condition(inputs, size), steps=sampling.times(self.model.times, scale),
             params=sampling.build(self._null(negative)), sampler=build_sampler(sampling.sampler), batch_size=size,
             progress=progress, keep_path=keep_path, precision=precision,
         )  # fmt: skip

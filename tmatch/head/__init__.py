@@ -6,9 +6,11 @@ command line then find it by name.
 
 from tmatch.head.base import Head, TimeCache
 from tmatch.head.flow import FlowHead, HeadContext
+from tmatch.head.transformer import JointContext, TransformerHead
 
 HEADS: dict[str, type[Head]] = {
     "mlp": FlowHead,
+    "transformer": TransformerHead,
 }
 
-__all__ = ["HEADS", "FlowHead", "Head", "HeadContext", "TimeCache"]
+__all__ = ["HEADS", "FlowHead", "Head", "HeadContext", "JointContext", "TimeCache", "TransformerHead"]

@@ -49,6 +49,27 @@ class Kernel(nn.Module, ABC):
         """Raise if this kernel cannot learn the pair, with a message that says what to use instead."""
 
 
+class MeanPredictor(Kernel):
+    """A kernel that predicts E[Y | X_t], and may model the residual Y - E[Y | X_t] beside it."""
+
+    @abstractmethod
+    def guided_mean(self, x_t: State, t: Time, condition: Condition | None, params: SamplingParams) -> State:
+        """E[Y | X_t], with guidance."""
+
+    @abstractmethod
+    def mean_and_residual(
+        self, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+    ) -> tuple[State, State | float]:
+        """The guided mean, and a sample of the residual, from one evaluation of the backbone."""
+
+    def sample(
+        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
+        params: SamplingParams, callback: Callback | None = None,
+    ) -> State:  # fmt: skip
+        mean, residual = self.mean_and_residual(x_t, t, condition, rng, params)
+        return mean + residual
+
+
 class SequentialKernel(Kernel):
     """A kernel that samples some tokens before others.
 

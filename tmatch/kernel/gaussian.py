@@ -10,7 +10,7 @@ from tmatch.kernel.mean import MeanKernel
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process, Transition
 from tmatch.rng import RandomStreams
-from tmatch.sampling import Callback, SamplingParams
+from tmatch.sampling import SamplingParams
 from tmatch.tensors import State, Time
 
 Std = Callable[[Time], Time]  # t -> w_t
@@ -26,13 +26,12 @@ class GaussianKernel(MeanKernel):
         super().__init__(backbone, readout)
         self.std = std
 
-    def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
-        params: SamplingParams, callback: Callback | None = None,
-    ) -> State:  # fmt: skip
-        mean = super().sample(x_t, t, t_next, condition, rng, params)
+    def mean_and_residual(
+        self, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+    ) -> tuple[State, State | float]:
+        mean = self.guided_mean(x_t, t, condition, params)
         noise = rng.normal(*mean.shape[1:])
-        return mean if self.std is None else mean + self.std(t).to(mean) * noise
+        return mean, 0.0 if self.std is None else self.std(t).to(mean) * noise
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         super().check(process, parametrization)

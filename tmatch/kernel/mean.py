@@ -3,15 +3,15 @@
 from torch import Tensor, nn
 
 from tmatch.condition import Condition
-from tmatch.kernel.base import Kernel
+from tmatch.kernel.base import MeanPredictor
 from tmatch.parametrization import NextState, Parametrization
 from tmatch.process import Process
 from tmatch.rng import RandomStreams
-from tmatch.sampling import Callback, SamplingParams
+from tmatch.sampling import SamplingParams
 from tmatch.tensors import State, Time, require_shape
 
 
-class MeanKernel(Kernel):
+class MeanKernel(MeanPredictor):
     """Y = E[Y | X_t], learned by regression; with the difference on the linear process, sampling is Euler's method.
 
     `readout` maps the backbone's output to tokens.
@@ -31,12 +31,14 @@ class MeanKernel(Kernel):
         require_shape("The predicted mean", mean, y.shape[1:])
         return (mean - y).square().flatten(1).mean(1)
 
-    def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
-        params: SamplingParams, callback: Callback | None = None,
-    ) -> State:  # fmt: skip
+    def guided_mean(self, x_t: State, t: Time, condition: Condition | None, params: SamplingParams) -> State:
         branches = params.guidance.at(float(t), condition)
         return branches.mix(self.mean(*branches.inputs(x_t, t)))
+
+    def mean_and_residual(
+        self, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+    ) -> tuple[State, State | float]:
+        return self.guided_mean(x_t, t, condition, params), 0.0
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
         name = type(process).__name__

@@ -4,14 +4,15 @@ from torch import Tensor, nn
 
 from tmatch.condition import Condition
 from tmatch.distribution.base import TokenDistribution
+from tmatch.kernel.base import MeanPredictor
 from tmatch.kernel.mean import MeanKernel
 from tmatch.kernel.parallel import ParallelFlow
 from tmatch.rng import RandomStreams
-from tmatch.sampling import Callback, SamplingParams
+from tmatch.sampling import SamplingParams
 from tmatch.tensors import State, Time
 
 
-class ResidualFlow(ParallelFlow):
+class ResidualFlow(MeanPredictor, ParallelFlow):
     """Y = m + R, with m = E[Y | X_t] a readout of h_t learned by |m - Y|^2, and R ~ p(. | h_t) by flow matching.
 
     It models the same distributions as `ParallelFlow`; the regression also trains the backbone, which helps early in
@@ -33,14 +34,23 @@ class ResidualFlow(ParallelFlow):
     def loss(self, y: State, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams) -> Tensor:
         h_t = self.backbone(x_t, t, condition)
         m = self.readout(h_t).to(y.dtype)
-        return (m - y).square().flatten(1).mean(1) + self.head_loss(y - m.detach(), h_t, t, rng)
+        regression, m = (m - y).square().flatten(1).mean(1), m.detach()
+        return regression + self.residual_loss(y - m, m, h_t, x_t, t, condition, rng)
 
-    def sample(
-        self, x_t: State, t: Time, t_next: Time, condition: Condition | None, rng: RandomStreams,
-        params: SamplingParams, callback: Callback | None = None,
-    ) -> State:  # fmt: skip
+    def residual_loss(
+        self, r: State, m: State, h_t: Tensor, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams
+    ) -> Tensor:
+        """The head's loss of each image, for a sample of R."""
+        return self.head_loss(r, h_t, t, rng)
+
+    def guided_mean(self, x_t: State, t: Time, condition: Condition | None, params: SamplingParams) -> State:
+        return self.mean.guided_mean(x_t, t, condition, params)
+
+    def mean_and_residual(
+        self, x_t: State, t: Time, condition: Condition | None, rng: RandomStreams, params: SamplingParams
+    ) -> tuple[State, State | float]:
         branches = params.guidance.at(float(t), condition)
         x, times, given = branches.inputs(x_t, t)
         h_t = self.backbone(x, times, given)
         m = branches.mix(self.readout(h_t).to(x_t.dtype))
-        return m + self.head_sample(h_t, times, rng, params.at(0.0, float(t)), branches)
+        return m, self.head_sample(h_t, times, rng, params.at(0.0, float(t)), branches)

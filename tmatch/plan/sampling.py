@@ -63,7 +63,7 @@ def sampling_cost(
     for call in run.calls("other"):
         layer = call.named["layer"]
         calls.append(Calls("other", True, call.count, cost(partial(layer.forward, *call.args), layer)))
-    transitions = model.transitions(config.steps, build_sampler(config.sampler))
+    transitions = model.transitions(config.times(model.times), build_sampler(config.sampler))
     return SamplingCost(config, guided, images, transitions, tuple(calls))
 
 
@@ -71,7 +71,7 @@ def _sample(model: Model, shape: StateShape, text: Text | None, config: Sampling
     """Run Algorithm 2."""
     params = config.build(condition_of(text, 1))
     rng, condition = RandomStreams(range(images), "meta"), condition_of(text, images)
-    model.sample(shape, rng, condition, config.steps, params, sampler=build_sampler(config.sampler))
+    model.sample(shape, rng, condition, config.times(model.times), params, sampler=build_sampler(config.sampler))
 
 
 def _backbone_calls(backbone: nn.Module, run: DryRun) -> Iterator[Calls]:

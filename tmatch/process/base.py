@@ -50,6 +50,16 @@ class Process(ABC):
         sigma, alpha = self.coefficients(t, x_T)
         return sigma * z_t + alpha * x_T
 
+    def to_linear(self, x_t: State, t: Time) -> State:
+        """U = X_t / (sigma_t + alpha_t), the state of the linear schedule at `schedule.linear_time(t)`."""
+        sigma, alpha = self.coefficients(t, x_t)
+        return x_t / (sigma + alpha)
+
+    def from_linear(self, u: State, t: Time) -> State:
+        """X_t from U."""
+        sigma, alpha = self.coefficients(t, u)
+        return (sigma + alpha) * u
+
     def source(self, shape: Iterable[int], rng: RandomStreams) -> State:
         """X_0 ~ p_0 = N(0, I)."""
         return rng.normal(*(positive_int("Each size of a state", size) for size in shape))

@@ -10,7 +10,11 @@ from tmatch.tensors import Time
 
 
 class Schedule(ABC):
-    """X_t = sigma_t Z_t + alpha_t X_T, from noise at t = 0 to data at t = 1."""
+    """X_t = sigma_t Z_t + alpha_t X_T, from noise at t = 0 to data at t = 1.
+
+    Every schedule is the linear one in other coordinates: U = X_t / (sigma_t + alpha_t) is the linear state at the time
+    tau = alpha_t / (sigma_t + alpha_t), with the same ratio of data to noise.
+    """
 
     @abstractmethod
     def sigma(self, t: Time) -> Time:
@@ -19,6 +23,14 @@ class Schedule(ABC):
     @abstractmethod
     def alpha(self, t: Time) -> Time:
         """The weight of the data in X_t."""
+
+    def linear_time(self, t: Time) -> Time:
+        """tau = alpha_t / (sigma_t + alpha_t)."""
+        return self.alpha(t) / (self.sigma(t) + self.alpha(t))
+
+    @abstractmethod
+    def from_linear_time(self, tau: Time) -> Time:
+        """The t of a tau."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,12 @@ class Linear(Schedule):
     def alpha(self, t: Time) -> Time:
         return t
 
+    def linear_time(self, t: Time) -> Time:
+        return t
+
+    def from_linear_time(self, tau: Time) -> Time:
+        return tau
+
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
@@ -47,6 +65,9 @@ class Cosine(Schedule):
 
     def alpha(self, t: Time) -> Time:
         return torch.sin(t * (math.pi / 2))
+
+    def from_linear_time(self, tau: Time) -> Time:
+        return torch.atan2(tau, 1 - tau) * (2 / math.pi)
 
 
 @dataclass(frozen=True)
@@ -75,3 +96,10 @@ class VariancePreserving(Schedule):
 
     def alpha(self, t: Time) -> Time:
         return self._log_alpha(t).exp()
+
+    def from_linear_time(self, tau: Time) -> Time:
+        """Solve (b1 - b0) u^2 / 4 + b0 u / 2 = -log alpha, with 1 / alpha^2 = 1 + ((1 - tau) / tau)^2."""
+        minus_log_alpha = 0.5 * torch.log1p(((1 - tau) / tau) ** 2)
+        half, square = self.beta_min / 2, (self.beta_max - self.beta_min) / 4
+        u = 2 * minus_log_alpha / (half + (half**2 + 4 * square * minus_log_alpha).sqrt())
+        return (1 - u).clamp(min=0)  # tau is at least that of t = 0

@@ -8,6 +8,7 @@ from tmatch.datasets import ShapesData, WordsConfig
 from tmatch.generation.config import SamplingConfig
 from tmatch.runs import AutoencoderRun, BackboneConfig, InitConfig, RunConfig
 from tmatch.train import TrainConfig
+from tmatch.variants import HeadConfig
 
 
 def _shapes(variant: str, steps: int, description: str, **settings: Any) -> Callable[[], RunConfig]:  # noqa: ANN401
@@ -49,6 +50,15 @@ SHAPES_RECIPES: dict[str, Callable[[], RunConfig | AutoencoderRun]] = {
     "shapes-dtm-from-fm": _shapes(
         "dtm-mean", 5_000, "DTM head on the frozen backbone of shapes-fm: the default model.",
         init=InitConfig(model="shapes-fm", freeze=True),
+    ),
+    "shapes-dtm-patch": _shapes(
+        "dtm-mean", 5_000, "DTM head on the frozen backbone of shapes-fm, 2x2 tokens at a time.",
+        init=InitConfig(model="shapes-fm", freeze=True), head=HeadConfig(width=128, depth=2, patch=(2, 2)),
+    ),
+    "shapes-dtm-joint": _shapes(
+        "dtm-mean", 5_000, "Transformer head on the frozen backbone of shapes-fm, distilled from its mean.",
+        init=InitConfig(model="shapes-fm", freeze=True),
+        head=HeadConfig(kind="transformer", width=128, depth=2, distill=True),
     ),
     "shapes-ar": _shapes("ar", 11_700, "Continuous AR, token by token.", **_OWN_STEPS),
     "shapes-artm-2": _shapes("artm-2", 11_700, "ARTM with two transitions.", **_OWN_STEPS),

@@ -93,7 +93,7 @@ class RunConfig(Config):
         if isinstance(self.data, ShardsData) and not (self.autoencoder is None and self.text is None):
             raise ValueError("Data shards are already encoded: leave out autoencoder and text.")
         try:
-            row.parametrization.grid(row.times, self.sampling.steps)
+            row.parametrization.grid(row.times, self.sampling.times(row.times))
         except ValueError as error:
             raise ValueError(f"{error} For the variant's own steps: --sampling.steps None.") from error
         return self

@@ -100,8 +100,8 @@ def _finish(run: RunConfig, dataset: Dataset, average: GeneratorTask, out: Path,
     result: dict[str, Any] = {"weights": "model.safetensors", "images": dataset.images}
     prompts = run.data.eval_prompts(run.eval_prompts)
     if prompts is not None and run.data.metrics:
-        pipeline = _pipeline(dataset, average)
-        measured = evaluate(pipeline, prompts.captions, prompts, run.data.metrics, run.sampling, progress=progress)
+        pipeline, reference = _pipeline(dataset, average), run.data.eval_reference()
+        measured = evaluate(pipeline, prompts.captions, reference, run.data.metrics, run.sampling, progress=progress)
         result |= {key: value for key, value in measured.items() if key != "seconds"}
     write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
     return result

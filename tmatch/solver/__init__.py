@@ -1,7 +1,9 @@
-"""ODE solvers over s, for distributions that integrate a velocity."""
+"""ODE solvers, for whatever integrates a velocity: a head over s, and a mean over t."""
 
 from tmatch.solver.adaptive import Adaptive
-from tmatch.solver.base import FixedStep, Solver, Velocity
+from tmatch.solver.base import FixedStep, OneStep, Solver, Step, Velocity
+from tmatch.solver.exponential import DPMSolver2M, UniPC
+from tmatch.solver.multistep import AB2, AB3
 from tmatch.solver.runge_kutta import RK4, Euler, Heun, Midpoint
 
 SOLVERS: dict[str, type[FixedStep]] = {
@@ -9,6 +11,26 @@ SOLVERS: dict[str, type[FixedStep]] = {
     "midpoint": Midpoint,
     "heun": Heun,
     "rk4": RK4,
+    "ab2": AB2,
+    "ab3": AB3,
+    "dpm++2m": DPMSolver2M,
+    "unipc": UniPC,
 }
 
-__all__ = ["RK4", "SOLVERS", "Adaptive", "Euler", "FixedStep", "Heun", "Midpoint", "Solver", "Velocity"]
+__all__ = [
+    "AB2",
+    "AB3",
+    "RK4",
+    "SOLVERS",
+    "Adaptive",
+    "DPMSolver2M",
+    "Euler",
+    "FixedStep",
+    "Heun",
+    "Midpoint",
+    "OneStep",
+    "Solver",
+    "Step",
+    "UniPC",
+    "Velocity",
+]

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from tmatch.extras import needs_extra
-from tmatch.solver.base import Solver, Velocity
+from tmatch.solver.base import Solver, Step, Velocity
 from tmatch.tensors import State
 
 
@@ -22,7 +23,14 @@ class Adaptive(Solver):
     atol: float = 1e-4
 
     def solve(self, velocity: Velocity, y: State) -> State:
+        return self.step(velocity, y, torch.tensor(0.0), torch.tensor(1.0))
+
+    def step(self, velocity: Velocity, y: State, s: Tensor, s_next: Tensor) -> State:
+        """y at s_next, from y at s, in as many steps as the tolerances need."""
         with needs_extra("An adaptive solver", "ode"):
             from torchdiffeq import odeint
-        span = torch.tensor([0.0, 1.0], device=y.device, dtype=y.dtype)
+        span = torch.stack((s, s_next)).to(y)
         return odeint(velocity, y, span, method=self.method, rtol=self.rtol, atol=self.atol)[-1]
+
+    def stepper(self) -> Step:
+        return self.step

@@ -1,4 +1,8 @@
-"""The interface of a solver: one step, and the loop along a grid."""
+"""The interface of a solver: one step, and the loop along a grid.
+
+The same solvers integrate over s, along the path of a head from noise to a token, and over t, along the path of a whole
+state (`tmatch.kernel.MeanODE`).
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,6 +16,8 @@ from tmatch.times import Steps, time_grid
 
 Velocity = Callable[[Time, State], State]
 """dy/ds at (s, y)."""
+Step = Callable[[Velocity, State, Tensor, Tensor], State]
+"""(velocity, y, s, s_next) -> y at s_next, from y at s."""
 
 
 class Solver(ABC):
@@ -19,7 +25,11 @@ class Solver(ABC):
 
     @abstractmethod
     def solve(self, velocity: Velocity, y: State) -> State:
-        """y at the end of the grid, from y at its start."""
+        """y at s = 1, from y at s = 0."""
+
+    @abstractmethod
+    def stepper(self) -> Step:
+        """A function that takes step after step along any grid; a new one for every solve, since it may remember."""
 
 
 class FixedStep(Solver):
@@ -39,14 +49,22 @@ class FixedStep(Solver):
         """Velocity evaluations per solve."""
         return self.evaluations * (len(self.grid) - 1)
 
-    @abstractmethod
-    def step(self, velocity: Velocity, y: State, s: Tensor, s_next: Tensor) -> State:
-        """y at s_next, from y at s."""
-
     def solve(self, velocity: Velocity, y: State) -> State:
+        step = self.stepper()
         for s, s_next in pairwise(self.grid):
-            y = self.step(velocity, y, s, s_next)
+            y = step(velocity, y, s, s_next)
         return y
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.grid) - 1})"
+
+
+class OneStep(FixedStep):
+    """A `step` that needs nothing from earlier steps."""
+
+    @abstractmethod
+    def step(self, velocity: Velocity, y: State, s: Tensor, s_next: Tensor) -> State:
+        """y at s_next, from y at s."""
+
+    def stepper(self) -> Step:
+        return self.step

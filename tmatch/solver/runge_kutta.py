@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from tmatch.solver.base import FixedStep, Velocity
+from tmatch.solver.base import OneStep, Velocity
 from tmatch.tensors import State
 
 
-class Euler(FixedStep):
+class Euler(OneStep):
     """y' = y + ds u_s(y)."""
 
     order, evaluations = 1, 1
@@ -15,7 +15,7 @@ class Euler(FixedStep):
         return y + (s_next - s) * velocity(s, y)
 
 
-class Midpoint(FixedStep):
+class Midpoint(OneStep):
     """y' = y + ds u_{s + ds/2}(y + ds/2 u_s(y))."""
 
     order, evaluations = 2, 2
@@ -25,7 +25,7 @@ class Midpoint(FixedStep):
         return y + (s_next - s) * velocity(s + half, y + half * velocity(s, y))
 
 
-class Heun(FixedStep):
+class Heun(OneStep):
     """y' = y + ds/2 (k_1 + k_2), k_1 = u_s(y), k_2 = u_{s + ds}(y + ds k_1)."""
 
     order, evaluations = 2, 2
@@ -37,7 +37,7 @@ class Heun(FixedStep):
         return y + ds / 2 * (k_1 + k_2)
 
 
-class RK4(FixedStep):
+class RK4(OneStep):
     """y' = y + ds/6 (k_1 + 2 k_2 + 2 k_3 + k_4)."""
 
     order, evaluations = 4, 4
