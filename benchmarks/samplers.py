@@ -116,8 +116,8 @@ def report(result: Row) -> str:
         f"{rows[0]['prompts']:,} captions of held-out `shapes` scenes, fresh seeds, 95% intervals. Frechet distance",
         "(FD) and energy distance are between latents of the images and of 10,000 real ones. For as many real images,",
         "FD is about 8.9 and the energy distance 0.000 (standard deviation 0.003). Guidance w, the grid and the number",
-        f"of overshoot are chosen on validation prompts at {CHOSEN_AT} evaluations, for every row alike. *Backbone* and",
-        "*head* are evaluations per image, and milliseconds are for a batch of 32 without decoding, on one CPU thread,",
+        f"of overshoot are chosen on validation prompts at {CHOSEN_AT} evaluations, for every row alike. Backbone and",
+        "head are evaluations per image, and milliseconds are for a batch of 32 without decoding, on one CPU thread,",
         "all rows in turns. `python benchmarks/samplers.py` measures these numbers.",
         "",
     ]

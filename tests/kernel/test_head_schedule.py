@@ -69,6 +69,13 @@ def test_an_image_does_not_depend_on_its_batch(name: str, over: str) -> None:
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
+def test_the_inner_steps_of_glass_fall_over_time() -> None:
+    params = tm.SamplingParams(tm.Euler(FIRST), head_schedule=tm.HeadSchedule(LAST, "time"))
+    model, given = small_model("fm"), condition(1)
+    found = tm.generate(model, SHAPE, [0], given, steps=STEPS, params=params, sampler=tm.GlassSampler()).evaluations
+    assert found.backbone == sum(round(FIRST + p * (LAST - FIRST)) for p in progress("dtm", "time"))
+
+
 @pytest.mark.parametrize("name", ["ar", "mar"])
 def test_with_one_transition_time_is_the_fraction_of_known_tokens(name: str) -> None:
     by_tokens, by_time = (generate(name, tm.HeadSchedule(LAST, over)).x for over in ("tokens", "time"))

@@ -33,7 +33,8 @@ def guided(text: tm.Condition, head_steps: int) -> tm.SamplingParams:
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "sampler"), [*((name, steps_of(name), "default") for name in ROWS), ("fm", 10, "restart")]
+    ("name", "steps", "sampler"),
+    [*((name, steps_of(name), "default") for name in ROWS), ("fm", 10, "restart"), ("fm", 2, "glass")],
 )
 def test_evaluations_equal_those_of_generate(name: str, steps: int | None, sampler: str) -> None:
     config = SamplingConfig(steps=steps, sampler=sampler, head_steps=3)

@@ -10,7 +10,8 @@ from tmatch.condition import Condition
 from tmatch.config import Config, Count, SamplingSteps, lookup
 from tmatch.distribution import Categorical
 from tmatch.guidance import GUIDANCE_SCHEDULES, ClassifierFreeGuidance, NoGuidance, require_interval
-from tmatch.kernel import Kernel, MaskedTokens, ParallelFlow
+from tmatch.kernel import Kernel, MaskedTokens
+from tmatch.kernel.base import SequentialKernel
 from tmatch.sampler import SAMPLERS, build_sampler
 from tmatch.sampling import CodeSampling, HeadProgress, HeadSchedule, SamplingParams, Unmasking, UnmaskOrder
 from tmatch.solver import SOLVERS
@@ -109,7 +110,7 @@ class SamplingConfig(Config):
 
 
 def require_applicable(kernel: Kernel, config: SamplingConfig, options: Collection[str], prefix: str = "") -> None:
-    """Reject options of a configuration that have no effect on a kernel because it lacks the part they act on.
+    """Reject options that have no effect on a kernel because it lacks the part they act on.
 
     `prefix` is what the name of an option starts with: '--' on the command line, nothing in Python.
     """
@@ -121,7 +122,7 @@ def require_applicable(kernel: Kernel, config: SamplingConfig, options: Collecti
         if not (present(kernel) or (needs == "head" and inner_solver)):
             raise ValueError(f"{_shown(name, prefix)} has no effect on this model ({lack}); leave it out.")
     scheduled = config.last_head_steps is not None and not {"last_head_steps", "head_schedule"}.isdisjoint(options)
-    if scheduled and config.head_schedule == "tokens" and isinstance(kernel, ParallelFlow):
+    if scheduled and config.head_schedule == "tokens" and not isinstance(kernel, SequentialKernel):
         raise ValueError(
             f"{_shown('last_head_steps', prefix)} has no effect on this model, which samples all tokens at once: set "
             f"{_shown('head_schedule', prefix)} to time, or leave it out."
