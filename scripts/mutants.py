@@ -374,7 +374,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "test_model.py::test_artm_flow_matches_the_next_state_token_by_token",
         ),
         "Algorithm 2: the kernel sees the time after": (
-            "self.kernel.sample(x_t, t, t_next,", "self.kernel.sample(x_t, t_next, t_next,",
+            "kernel.sample(x_t, t, t_next,", "kernel.sample(x_t, t_next, t_next,",
             "test_model.py::test_networks_see_the_time_of_each_transition",
         ),
         "Algorithm 2: the state does not advance": (
@@ -387,6 +387,48 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         ),
         "FHTM: learns X_0 to X_{T-1}": ("torch.stack(path[1:], dim=1)", "torch.stack(path[:-1], dim=1)"),
         "FHTM: validation is always of the first transition": ("self.times.points.index(fixed_time.t)", "0"),
+    }),
+    "sampler.py": ("test_sampler.py", {
+        "overshoot: c of the step instead of the time left": ("c * (1 - t_next)", "c * (t_next - t)"),
+        "overshoot: it does not return": ("            if beyond > t_next:\n", "            if beyond < t_next:\n"),
+        "overshoot: c is constant": ("* t_next\n            beyond", "* 0\n            beyond"),
+        "SDE: twice the drift": ("- w / 2 * dt / sigma", "- w * dt / sigma"),
+        "SDE: noise without its square root": ("(w * dt).sqrt()", "w * dt"),
+        "SDE: the diffusion coefficient ignores its power": ("sigma**self.power", "sigma"),
+        "ODE: the noise of DDPM": (
+            "        return GaussianProcess(own.schedule)\n\n    def kernel(self, own: Kernel, process: Process, "
+            "parametrization: Parametrization) -> Kernel:\n        return MeanODE",
+            "        return own\n\n    def kernel(self, own: Kernel, process: Process, "
+            "parametrization: Parametrization) -> Kernel:\n        return MeanODE",
+        ),
+    }),
+    "kernel/mean_solver.py": ("test_sampler.py", {
+        "ODE: the network at data": ("        if tau == 1:\n            return u\n        t =", "        t ="),
+        "ODE: no residual": (" + residuals[0]", ""),
+        "ODE: the state is not rescaled": ("x_t = self.process.from_linear(u, t)", "x_t = u"),
+        "joint kernel: X_t is ignored": ("u_star, tau_star = combined(u, tau, b, s)", "u_star, tau_star = b, s"),
+        "joint kernel: B_s is ignored": ("u_star, tau_star = combined(u, tau, b, s)", "u_star, tau_star = u, tau"),
+        "joint kernel: ratios of data to noise add": ("r = (p**2 + q**2).sqrt()", "r = p + q"),
+        "joint kernel: rand for randn": ("rng.normal(*x_t.shape[1:]))", "rng.uniform(*x_t.shape[1:]))"),
+    }),
+    "solver/multistep.py": ("solver", {
+        "Adams-Bashforth: equal steps": ("(nodes - s) **", "(nodes - s).round() **"),
+        "Adams-Bashforth: one velocity too many": ("velocities: deque[State] = deque(maxlen=self.order)",
+                                                   "velocities: deque[State] = deque(maxlen=1)"),
+        "AB3: first step by Euler": ("order, first = 3, Midpoint", "order, first = 3, Euler"),
+    }),
+    "solver/exponential.py": ("solver", {
+        "DPM-Solver++: extrapolated by a whole step": ("start.data + h / 2 * start.slope", "start.data + h * start.slope"),
+        "DPM-Solver++: first order": ("start.data + h / 2 * start.slope", "start.data"),
+        "UniPC: no curvature": ("+ (h**2 - (2 + h) * linear) * curvature", ""),
+        "UniPC: no correction": ("return replace(found, y=(1 - s) / (1 - past.s) * past.y + s * integral)",
+                                 "return found"),
+        "exponential step: the noise is kept whole": ("kept = (1 - s_next) / (1 - s)\n", "kept = 1.0\n"),
+    }),
+    "times.py": ("test_sampler.py test_times.py", {
+        "shift: applied twice": ("return u / (u + shift * (1 - u))", "return u / (u + shift**2 * (1 - u))"),
+        "shift: towards the data": ("return u / (u + shift * (1 - u))", "return shift * u / (shift * u + 1 - u)"),
+        "resolution: the number of tokens, not its root": ("math.sqrt(scale)", "scale"),
     }),
     "layers.py": ("backbone/test_dit.py", {
         "time embedding: t is not scaled": ("sinusoids(1000 * t.float()", "sinusoids(t.float()"),
