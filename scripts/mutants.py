@@ -336,6 +336,36 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         ),
         "DDIM: noise kept as 1 - w": ("(1 - w**2).sqrt().to", "(1 - w).to"),
         "DDIM: eta = 0 adds DDPM's noise": ("else GaussianProcess(own.schedule)", "else own"),
+        "overshoot: c of the step instead of the time left": (
+            "c * (1 - t_next)",
+            "c * (t_next - t)",
+            "test_sampler.py::test_overshoot_goes_beyond_each_time_and_returns",
+        ),
+        "overshoot: it does not return": (
+            "            if beyond > t_next:\n",
+            "            if beyond < t_next:\n",
+            "test_sampler.py::test_overshoot_goes_beyond_each_time_and_returns",
+        ),
+        "overshoot: c is constant": (
+            "(self.c_end - self.c) * t_next",
+            "(self.c_end - self.c) * 0",
+            "test_sampler.py::test_overshoot_goes_beyond_each_time_and_returns",
+        ),
+        "SDE: twice the drift": (
+            "- w / 2 * dt / sigma",
+            "- w * dt / sigma",
+            "test_sampler.py::test_the_sde_takes_the_step_of_euler_and_maruyama",
+        ),
+        "SDE: noise without its square root": (
+            "(w * dt).sqrt()",
+            "w * dt",
+            "test_sampler.py::test_the_sde_takes_the_step_of_euler_and_maruyama",
+        ),
+        "SDE: the diffusion coefficient ignores its power": (
+            "sigma**self.power",
+            "sigma",
+            "test_sampler.py::test_the_sde_takes_the_step_of_euler_and_maruyama",
+        ),
     }),
     "times.py": ("test_times.py", {
         "times: t = 0 is never trained": (
@@ -351,6 +381,21 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "times: validation at the time after": (
             "FixedTime(self.points[k], ", "FixedTime(self.points[k + 1], ",
             "train/test_options.py::test_validation_of_a_grid_is_at_its_times",
+        ),
+        "shift: applied twice": (
+            "return u / (u + shift * (1 - u))",
+            "return u / (u + shift**2 * (1 - u))",
+            "test_sampler.py::test_a_shift_is_applied_once",
+        ),
+        "shift: towards the data": (
+            "return u / (u + shift * (1 - u))",
+            "return shift * u / (shift * u + 1 - u)",
+            "test_sampler.py::test_a_shift_is_applied_once",
+        ),
+        "resolution: the number of tokens, not its root": (
+            "math.sqrt(scale)",
+            "scale",
+            "test_sampler.py::test_a_shift_is_applied_once",
         ),
     }),
     "rng.py": ("test_rng.py", {
@@ -388,28 +433,42 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "FHTM: learns X_0 to X_{T-1}": ("torch.stack(path[1:], dim=1)", "torch.stack(path[:-1], dim=1)"),
         "FHTM: validation is always of the first transition": ("self.times.points.index(fixed_time.t)", "0"),
     }),
-    "sampler.py": ("test_sampler.py", {
-        "overshoot: c of the step instead of the time left": ("c * (1 - t_next)", "c * (t_next - t)"),
-        "overshoot: it does not return": ("            if beyond > t_next:\n", "            if beyond < t_next:\n"),
-        "overshoot: c is constant": ("* t_next\n            beyond", "* 0\n            beyond"),
-        "SDE: twice the drift": ("- w / 2 * dt / sigma", "- w * dt / sigma"),
-        "SDE: noise without its square root": ("(w * dt).sqrt()", "w * dt"),
-        "SDE: the diffusion coefficient ignores its power": ("sigma**self.power", "sigma"),
-        "ODE: the noise of DDPM": (
-            "        return GaussianProcess(own.schedule)\n\n    def kernel(self, own: Kernel, process: Process, "
-            "parametrization: Parametrization) -> Kernel:\n        return MeanODE",
-            "        return own\n\n    def kernel(self, own: Kernel, process: Process, "
-            "parametrization: Parametrization) -> Kernel:\n        return MeanODE",
-        ),
-    }),
     "kernel/mean_solver.py": ("test_sampler.py", {
-        "ODE: the network at data": ("        if tau == 1:\n            return u\n        t =", "        t ="),
-        "ODE: no residual": (" + residuals[0]", ""),
-        "ODE: the state is not rescaled": ("x_t = self.process.from_linear(u, t)", "x_t = u"),
-        "joint kernel: X_t is ignored": ("u_star, tau_star = combined(u, tau, b, s)", "u_star, tau_star = b, s"),
-        "joint kernel: B_s is ignored": ("u_star, tau_star = combined(u, tau, b, s)", "u_star, tau_star = u, tau"),
-        "joint kernel: ratios of data to noise add": ("r = (p**2 + q**2).sqrt()", "r = p + q"),
-        "joint kernel: rand for randn": ("rng.normal(*x_t.shape[1:]))", "rng.uniform(*x_t.shape[1:]))"),
+        "ODE: the network at data": (
+            "        if tau == 1:\n            return u\n        t =",
+            "        t =",
+            "test_sampler.py::test_evaluations_of_the_backbone_are_counted",
+        ),
+        "ODE: no residual": (
+            " + residuals[0]",
+            "",
+            "test_sampler.py::test_a_residual_is_added_to_the_extrapolated_mean",
+        ),
+        "ODE: the state is not rescaled": (
+            "x_t = self.process.from_linear(u, t)",
+            "x_t = u",
+            "test_sampler.py::test_solvers_over_t_reach_their_order",
+        ),
+        "joint kernel: X_t is ignored": (
+            "u_star, tau_star = combined(u, tau, b, s)",
+            "u_star, tau_star = b, s",
+            "test_sampler.py::test_the_joint_kernel_is_exact_at_every_number_of_transitions",
+        ),
+        "joint kernel: B_s is ignored": (
+            "u_star, tau_star = combined(u, tau, b, s)",
+            "u_star, tau_star = u, tau",
+            "test_sampler.py::test_the_joint_kernel_is_exact_at_every_number_of_transitions",
+        ),
+        "joint kernel: ratios of data to noise add": (
+            "r = (p**2 + q**2).sqrt()",
+            "r = p + q",
+            "test_sampler.py::test_the_joint_kernel_is_exact_at_every_number_of_transitions",
+        ),
+        "joint kernel: rand for randn": (
+            "rng.normal(*x_t.shape[1:]))",
+            "rng.uniform(*x_t.shape[1:]))",
+            "test_sampler.py::test_the_joint_kernel_is_exact_at_every_number_of_transitions",
+        ),
     }),
     "solver/multistep.py": ("solver", {
         "Adams-Bashforth: equal steps": ("(nodes - s) **", "(nodes - s).round() **"),
@@ -418,17 +477,13 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "AB3: first step by Euler": ("order, first = 3, Midpoint", "order, first = 3, Euler"),
     }),
     "solver/exponential.py": ("solver", {
-        "DPM-Solver++: extrapolated by a whole step": ("start.data + h / 2 * start.slope", "start.data + h * start.slope"),
+        "DPM-Solver++: extrapolated by a whole step": ("start.data + h / 2 * start.slope",
+                                                       "start.data + h * start.slope"),
         "DPM-Solver++: first order": ("start.data + h / 2 * start.slope", "start.data"),
         "UniPC: no curvature": ("+ (h**2 - (2 + h) * linear) * curvature", ""),
         "UniPC: no correction": ("return replace(found, y=(1 - s) / (1 - past.s) * past.y + s * integral)",
                                  "return found"),
         "exponential step: the noise is kept whole": ("kept = (1 - s_next) / (1 - s)\n", "kept = 1.0\n"),
-    }),
-    "times.py": ("test_sampler.py test_times.py", {
-        "shift: applied twice": ("return u / (u + shift * (1 - u))", "return u / (u + shift**2 * (1 - u))"),
-        "shift: towards the data": ("return u / (u + shift * (1 - u))", "return shift * u / (shift * u + 1 - u)"),
-        "resolution: the number of tokens, not its root": ("math.sqrt(scale)", "scale"),
     }),
     "layers.py": ("backbone/test_dit.py", {
         "time embedding: t is not scaled": ("sinusoids(1000 * t.float()", "sinusoids(t.float()"),
