@@ -225,7 +225,7 @@ def test_discrete_variants_train_and_generate(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs a discrete autoencoder"):
         fit(small_run("ar-discrete", **own), tmp_path / "wrong")
     assert not (tmp_path / "wrong").exists(), "a rejected run writes nothing"
-    with pytest.raises(ValueError, match="codebook with levels"):
+    with pytest.raises(ValueError, match="codebook levels"):
         load_autoencoder_file(tmp_path / "codes" / "autoencoder.safetensors", codes.model_copy(update={"levels": (9,)}))
 
 
