@@ -87,7 +87,8 @@ def read_shapes(file: Path) -> dict[str, list[int]]:
 def require_finite_weights(tensors: Mapping[str, Tensor], source: str | Path) -> None:
     """Raise if a tensor contains NaN or infinity; most are known to be finite from their sum, which is fast."""
     for name, tensor in tensors.items():
-        if not (tensor.sum(dtype=torch.float32).isfinite() or tensor.isfinite().all()):
+        total = tensor.sum(dtype=None if tensor.is_complex() else torch.float32)
+        if not (total.isfinite() or tensor.isfinite().all()):
             raise ValueError(f"{source} contains NaN or infinity ({name}); use weights of a run that did not diverge.")
 
 

@@ -48,9 +48,7 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
             f"change to {train.steps} steps. Choose a new folder or the old settings."
         )
     if changed:
-        raise ValueError(
-            f"{out} contains a run with another {' and '.join(changed)}; choose a new folder or the old settings."
-        )
+        raise ValueError(f"{out} is a run with another {' and '.join(changed)}; choose a new folder or old settings.")
     if contents and digest != contents:
         raise ValueError(f"{out} contains a run on other data; choose a new folder or the old data.")
     if step > train.steps:
