@@ -68,6 +68,9 @@ def test_an_invalid_manifest_is_rejected(tmp_path: Path, encoders: Encoders) -> 
         file.write_text(json.dumps(content))
         with pytest.raises(ValueError, match=r"^[^\n]*manifest[^\n]*$"):
             ShardSet(tmp_path / "out")
+    file.write_text(json.dumps(wrong[0]))
+    with pytest.raises(ValueError, match=r"shards\.0\.size"):
+        ShardSet(tmp_path / "out")
     file.write_text(json.dumps({**manifest, "samples": 5, "shards": [{**manifest["shards"][0], "samples": 5}]}))
     with pytest.raises(ValueError, match="do not match"):
         ShardSet(tmp_path / "out").read(0)
