@@ -277,6 +277,7 @@ def main() -> None:
         "COLUMNS": "100",
     }
     os.environ.update(offline)
+    sys.path.insert(0, str(ROOT))  # for this process, as PYTHONPATH is for shells
     began, rows = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         folder = Path(temporary)

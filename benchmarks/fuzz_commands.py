@@ -198,6 +198,13 @@ def prompt_cases() -> Iterator[Case]:
         )
     yield Case(
         "prompts",
+        "--prompt-file from a pipe",
+        shell=f"$T generate {' '.join(base)} --prompt-file <(echo a red circle)",
+        expect="ok",
+        check=image_check(),
+    )
+    yield Case(
+        "prompts",
         "escapes, with a pretrained encoder",
         ["generate", f"a {ESCAPE}", *base, "--model", "model"],
         setup=partial(use, "exported"),

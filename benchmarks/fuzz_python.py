@@ -1,5 +1,6 @@
 """Misuse of the Python API for fuzz.py: wrong types, shapes, devices and values, pickling and threads."""
 
+import re
 import sys
 from collections.abc import Iterator
 
@@ -132,8 +133,8 @@ def run_code(code: str) -> None:
     """Run a snippet; an error that explains the mistake is printed as the command line would print it."""
     try:
         exec(compile(PRELUDE + code, "snippet", "exec"), {"__name__": "snippet"})
-    except (ValueError, TypeError) as error:
-        if isinstance(error, TypeError) and not _by_design(error):
+    except (ValueError, TypeError, RuntimeError) as error:
+        if not isinstance(error, ValueError) and not _by_design(error):
             raise
         print(f"tmatch: {' '.join(str(error).split())!r}", file=sys.stderr)
         sys.exit(2)
@@ -142,8 +143,10 @@ def run_code(code: str) -> None:
         sys.exit(3)
 
 
-def _by_design(error: TypeError) -> bool:
-    """Whether Python refused the arguments of a call, or tmatch raised the error itself."""
+def _by_design(error: TypeError | RuntimeError) -> bool:
+    """Whether Python refused the arguments of a call, or PyTorch tensors on two devices, both of which it names."""
+    if isinstance(error, RuntimeError):
+        return re.search(r"on device \w+ is not on .* device \w+|Expected all tensors", str(error)) is not None
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -179,6 +179,10 @@ def test_an_unsupported_dtype_is_rejected(shared: Pipeline) -> None:
     with pytest.raises(ValueError, match="float64"):
         shared.to("cpu", torch.float64)
     assert shared.precision == "float32"
+    with pytest.raises(ValueError, match="float16"):
+        shared.save_pretrained("x", torch.int8)
+    with pytest.raises(ValueError, match="path is empty"):
+        shared.save_pretrained("")
 
 
 def test_the_model_card_describes_the_model_and_keeps_edits(tmp_path: Path) -> None:

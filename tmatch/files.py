@@ -39,9 +39,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
-                f"{folder} is in use by another training process; wait for it or choose a new folder."
-            ) from None
+            raise ValueError(f"{folder} is in use by another process; wait for it or choose a new folder.") from None
         except OSError:  # a file system without locks
             pass
         try:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tmatch.extras import needs_extra
-from tmatch.reading import first_line, read_json, read_shapes, require_finite_weights
+from tmatch.reading import contained, first_line, read_json, read_shapes, require_finite_weights
 
 EncoderDtype = Literal["float32", "float16", "bfloat16"]
 """What pretrained encoders compute in, and weights and shards are stored in."""
@@ -101,7 +101,7 @@ def checked_folder(name: str, hub: HubOptions) -> Iterator[tuple[Path, int]]:
     if not hub.is_local(folder):
         folder = Path(snapshot_download(name, allow_patterns=NETWORK_FILES, **hub.arguments()))
     known = [file for file in folder.iterdir() if any(fnmatch(file.name, pattern) for pattern in NETWORK_FILES)]
-    files = {file.name: _contained(file) for file in known}
+    files = {file.name: contained(file) for file in known}
     shapes = {name: read_shapes(file) for name, file in files.items() if name.endswith(".safetensors")}
     with TemporaryDirectory() as view:
         for name, file in files.items():
@@ -110,15 +110,6 @@ def checked_folder(name: str, hub: HubOptions) -> Iterator[tuple[Path, int]]:
             else:
                 Path(view, name).symlink_to(file)
         yield Path(view), sum(prod(shape) for part in shapes.values() for shape in part.values())
-
-
-def _contained(file: Path) -> Path:
-    """The file a path leads to: a link may point into its folder, or to where the cache of the hub stores files."""
-    folder, target = file.parent.resolve(), file.resolve()
-    repository = next((path.parent for path in folder.parents if path.name == "snapshots"), folder)
-    if not any(target.is_relative_to(place) for place in (folder, repository / "blobs", repository.parent / "blobs")):
-        raise ValueError(f"{file.name} is a link to a file outside its folder")
-    return target
 
 
 def _checked(value: Any, shapes: dict[str, dict[str, list[int]]]) -> Any:  # noqa: ANN401

@@ -60,6 +60,8 @@ class Model(nn.Module, ABC):
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Raise if a sampler other than the default does not apply: NextState has learned the path and its noise."""
+        if not isinstance(sampler, Sampler):
+            raise ValueError(f"sampler must be a Sampler, such as tmatch.build_sampler('ddim'); got {sampler!r}.")
         if isinstance(self.parametrization, NextState) and sampler != Sampler():
             raise ValueError("A model that predicts NextState needs the default sampler.")
 

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from tmatch.config import did_you_mean
+from tmatch.config import did_you_mean, nonempty_path
 from tmatch.data.images import to_image
 from tmatch.generation import Evaluations
 from tmatch.generation.config import SamplingConfig, require_applicable
@@ -76,7 +76,7 @@ class Pipeline:
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write configuration, weights and a model card to a new folder."""
-        export(self.model, Path(folder), dtype)
+        export(self.model, nonempty_path(folder), dtype)
 
     def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload to the hub as `owner/name`; returns the address."""

@@ -7,9 +7,7 @@ def rank_and_world_size() -> tuple[int, int]:
     """Return RANK and WORLD_SIZE; (0, 1) without torchrun."""
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     if not (rank.isdigit() and world.isdigit() and int(rank) < int(world)):
-        raise ValueError(
-            f"RANK={rank} and WORLD_SIZE={world} are inconsistent: torchrun sets both; unset them without it."
-        )
+        raise ValueError(f"RANK={rank} and WORLD_SIZE={world} do not agree: torchrun sets both; unset them without it.")
     return int(rank), int(world)
 
 

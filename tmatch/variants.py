@@ -30,6 +30,7 @@ from tmatch.layers import initialise
 from tmatch.model import FullHistoryMatching, Model, TransitionMatching
 from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
 from tmatch.process import DiffusionProcess, IndependentLinearProcess, LinearProcess, Process, VariancePreserving
+from tmatch.tensors import positive_int
 from tmatch.times import DENSITIES, Continuous, Grid, Times
 
 
@@ -174,6 +175,7 @@ class Variant:
         self, backbone: nn.Module, channels: int, head: HeadConfig = HeadConfig(), codebook_size: int | None = None
     ) -> Model:
         """The model on any backbone, for tokens of `channels` numbers; discrete variants need a `codebook_size`."""
+        positive_int("channels", channels)
         if getattr(backbone, "timed", self.timed) != self.timed:
             need = "reads the time: use a DiT" if self.timed else "reads no time: use a Llama, or an untimed DiT"
             raise ValueError(f"This variant needs a backbone that {need}.")

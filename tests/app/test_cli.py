@@ -10,7 +10,7 @@ import pytest
 from commands import assert_rejected, run, succeed
 
 import tmatch
-from tmatch.app.cli import COMMANDS
+from tmatch.app.cli import COMMANDS, main
 from tmatch.app.tables import FILE, build_tables
 from tmatch.recipes import RECIPES
 
@@ -88,6 +88,7 @@ def test_lists_name_everything_within_80_columns(monkeypatch: pytest.MonkeyPatch
         (["train", "folder-dtm", "--out", "x", "--data.folder", ""], ["--data.folder", "path is empty"]),
         (["train", "shapes-dtm", "--out", "x", "--config", ""], ["--config"]),
         (["prepare", "", "--out", "x"], ["path is empty"]),
+        (["prepare", "./loop", "--out", "x"], ["no file or folder ./loop"]),
         (["prepare", "images", "--out", ""], ["--out", "path is empty"]),
         (["export", "shapes-fm", "--out", ""], ["--out", "path is empty"]),
         (["generate", "a circle", "--out", ""], ["--out", "path is empty"]),
@@ -124,7 +125,19 @@ def test_lists_name_everything_within_80_columns(monkeypatch: pytest.MonkeyPatch
 )  # fmt: skip
 def test_invalid_requests_are_rejected(arguments: list[str], words: list[str], tmp_path: Path) -> None:
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe circle")
+    (tmp_path / "loop").symlink_to("loop")
     assert_rejected(run(*arguments, cwd=tmp_path), *words)
+
+
+def test_a_working_folder_that_is_gone_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit):
+        main(["models"])
+    assert "working folder no longer exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "resumes"), [("prepare", True), ("tune", True), ("evaluate", False)])

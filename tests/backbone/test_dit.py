@@ -135,6 +135,10 @@ def test_invalid_input_is_rejected() -> None:
         small_dit(None)(torch.randn(2, 2, 3, 5), t)
     with pytest.raises(ValueError, match="must be divisible by its heads"):
         tm.DiT(4, 30, 1, 4)
+    for sizes in ((0, 1, 2), (16, -1, 2), (16, 1, 0)):
+        for backbone in (tm.DiT, tm.Llama):
+            with pytest.raises(ValueError, match="must be a positive integer"):
+                backbone(4, *sizes)
     with pytest.raises(ValueError, match="The state has shape"):
         tm.MLP((1,), 2)(torch.randn(3, 2, 2), torch.rand(3))
     with pytest.raises(ValueError, match="takes no condition"):

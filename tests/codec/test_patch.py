@@ -34,6 +34,8 @@ def test_impossible_shapes_are_rejected() -> None:
         Patchify((0, 2))
     with pytest.raises(ValueError, match=r"\(33, 32\) is not divisible into patches of \(2, 2\)"):
         Patchify().encode(torch.zeros(1, 4, 33, 32))
+    with pytest.raises(ValueError, match="must be a tensor"):
+        Patchify().encode(torch.zeros(1, 4, 32, 32).numpy())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not divisible into patches"):
         Patchify().encode(torch.zeros(4, 32, 32))
     with pytest.raises(ValueError, match=r"patches of \(1, 4\)"):

@@ -40,6 +40,11 @@ def test_damaged_and_foreign_shards_are_rejected(tmp_path: Path, encoders: Encod
         file.write_bytes(content)
         with pytest.raises(ValueError, match="is damaged"):
             ShardSet(out).read(0)
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="is damaged"):
+        ShardSet(out).read(0)
+    file.unlink()
     file.write_bytes(whole)
     autoencoder, text = AutoencoderIdentity(**encoders[0].identity()), TextIdentity(**encoders[1].identity())
     shards.require(autoencoder, text.model_copy(update={"name": "moved", "max_length": 3}))
@@ -56,12 +61,18 @@ def test_an_invalid_manifest_is_rejected(tmp_path: Path, encoders: Encoders) -> 
     prepared(folder_of(tmp_path / "images", rows(4)), tmp_path / "out", encoders, kind="centre")
     file = tmp_path / "out" / "manifest.json"
     manifest = json.loads(file.read_text())
-    for content in ({}, [], {**manifest, "format": 3}):
+    wrong = [
+        {**manifest, "shards": [{**manifest["shards"][0], **values}]} for values in ({"size": [0, 0]}, {"samples": 3})
+    ]
+    for content in ({}, [], {**manifest, "format": 3}, {**manifest, "shards": []}, *wrong):
         file.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match="manifest"):
+        with pytest.raises(ValueError, match=r"^[^\n]*manifest[^\n]*$"):
             ShardSet(tmp_path / "out")
+    file.write_text(json.dumps(wrong[0]))
+    with pytest.raises(ValueError, match=r"shards\.0\.size"):
+        ShardSet(tmp_path / "out")
     file.write_text(json.dumps({**manifest, "samples": 5, "shards": [{**manifest["shards"][0], "samples": 5}]}))
-    with pytest.raises(ValueError, match="does not match"):
+    with pytest.raises(ValueError, match="do not match"):
         ShardSet(tmp_path / "out").read(0)
     with pytest.raises(ValueError, match="no complete set of shards"):
         ShardSet(tmp_path)

@@ -94,6 +94,20 @@ def filled(value: float) -> Callable[[dict[str, torch.Tensor]], object]:
     return lambda weights: next(x for x in weights.values() if x.is_floating_point()).view(-1)[:1].fill_(value)
 
 
+def moved(file: str) -> Damage:
+    """Replace a file by a link to it outside the folder."""
+
+    def damage(folder: Path) -> None:
+        (folder / file).rename(folder.parent / "elsewhere")
+        (folder / file).symlink_to("../" * len(Path(file).parts) + "elsewhere")
+
+    return damage
+
+
+def cast(dtype: torch.dtype) -> Callable[[dict[str, torch.Tensor]], object]:
+    return lambda weights: weights.update({name: x.to(dtype) for name, x in weights.items()})
+
+
 def foreign_lora(weights: dict[str, torch.Tensor]) -> None:
     """Factors of a few bytes whose product has 2**40 numbers."""
     name = next(name for name, x in weights.items() if x.ndim == 2)
@@ -150,6 +164,7 @@ DAMAGES: dict[str, Damage] = {
     "foreign tensor": tensors(lambda weights: weights.update(more=torch.zeros(1))),
     "NaN": tensors(filled(torch.nan)),
     "infinity": tensors(filled(-torch.inf)),
+    **{f"weights in {dtype}": tensors(cast(dtype)) for dtype in (torch.int64, torch.bool, torch.complex64)},
     "LoRA": tensors(foreign_lora),
     "NaN in the autoencoder": tensors(filled(torch.nan), AUTOENCODER),
     "infinity in the autoencoder": tensors(filled(torch.inf), AUTOENCODER),
@@ -157,6 +172,9 @@ DAMAGES: dict[str, Damage] = {
     "autoencoder without weights": tensors(dict.clear, AUTOENCODER),
     **{f"autoencoder {key} {x}": edit(key, x, RECIPE) for key in ("channels", "width", "blocks") for x in (8, *HUGE)},
     "levels": edit("levels", [2**40] * 6, RECIPE),
+    "integers as autoencoder": tensors(cast(torch.int64), AUTOENCODER),
+    "linked autoencoder": moved(AUTOENCODER),
+    "linked recipe": moved(RECIPE),
     "deep recipe": contents("[" * 100_000, RECIPE),
     "recipe of another kind": contents("[1]", RECIPE),
 }  # fmt: skip
@@ -201,6 +219,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weights = config.run.network(config.shape, encoders.condition_width).state_dict()
     save_file({f"model.{name}": x for name, x in weights.items()}, folder / "model.safetensors")
     (folder / "model.json").write_text(config.model_dump_json())
+    (folder / "README.md").write_text("---\nlibrary_name: tmatch\n---\nAn edited card.")
     (cache / "blobs").mkdir()
     for number, file in enumerate([file for file in folder.rglob("*") if file.is_file()]):
         blob = cache / "blobs" / str(number)
@@ -209,8 +228,21 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
-def test_a_model_in_the_cache_of_the_hub_loads(published: Path) -> None:
-    load_model(str(published / "snapshots" / "1"))
+def test_a_model_in_the_cache_of_the_hub_loads(published: Path, tmp_path: Path) -> None:
+    """Its card is a link into the cache, too, and is exported."""
+    export(load_model(str(published / "snapshots" / "1")), tmp_path / "x")
+    assert (tmp_path / "x" / "README.md").read_text().endswith("An edited card.")
+
+
+@pytest.mark.parametrize("name", ["README.md", "result.json"])
+def test_export_follows_no_link_out_of_the_folder(name: str, intact_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(intact_model, tmp_path / "model"))
+    (folder / "README.md").unlink()
+    (folder / name).write_text('---\nlibrary_name: tmatch\nsecret: "x"' if name == "README.md" else "{}")
+    moved(name)(folder)
+    with pytest.raises(ValueError, match=f"{name} is a link to a file outside its folder"):
+        export(load_model(str(folder)), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("part", ["text_encoder", "autoencoder"])

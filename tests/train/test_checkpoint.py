@@ -94,8 +94,9 @@ def test_what_is_no_record_is_refused(content: str, run: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_a_record_that_is_no_file_is_refused(kind: str, run: Path) -> None:
-    (file := run / "step-00000004" / "record.json").unlink()
+@pytest.mark.parametrize("name", ["record.json", "ema.safetensors"])
+def test_what_is_no_file_is_refused(name: str, kind: str, run: Path) -> None:
+    (file := run / "step-00000004" / name).unlink()
     if kind == "pipe":
         os.mkfifo(file)
     else:

@@ -275,7 +275,7 @@ def test_a_folder_is_trained_by_one_run_at_a_time(tmp_path: Path) -> None:
 
     class Busy(Trainer):
         def update(self) -> float:
-            with pytest.raises(ValueError, match="in use by another training process"):
+            with pytest.raises(ValueError, match="in use by another process"):
                 trainer(tmp_path).run(until=2)
             rejected.append(self.step)
             return super().update()

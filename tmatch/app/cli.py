@@ -1,6 +1,7 @@
 """The `tmatch` command: finds the command by name, runs it, and turns errors into one sentence and an exit code."""
 
 import errno
+import os
 import re
 import sys
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
@@ -61,6 +62,7 @@ def _main(arguments: Sequence[str] | None) -> None:
         parser.error(f"there is no command '{printable(given.command)}'{did_you_mean(given.command, COMMANDS)}")
     module, function = COMMANDS[given.command][0].split(".")
     try:
+        os.getcwd()  # or MKL would abort
         call(given.command, getattr(import_module(f"tmatch.app.{module}"), function), given.arguments)
     except KeyboardInterrupt:
         resumes = given.command in ("train", "prepare", "generate", "tune")
@@ -90,6 +92,8 @@ def message(error: Exception) -> str | None:
         )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "There is no space left on the disk; free some, then rerun the same command to resume."
+    if isinstance(error, FileNotFoundError) and error.errno is not None and error.filename is None:
+        return "The working folder no longer exists; change to another folder."
     if isinstance(error, OSError) and error.filename is not None:
         return f"Cannot use {error.filename}: {error.strerror}."
     if isinstance(error, (ValueError, OSError)):

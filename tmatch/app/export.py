@@ -34,6 +34,4 @@ def main(
         print(upload(out, push, private))
     except ValueError as error:
         retry = f"hf upload {push} {out}{' --private' if private else ''}"
-        raise ValueError(
-            f"{error} The export in {out} is complete; to retry the upload alone, run `{retry}`."
-        ) from error
+        raise ValueError(f"{error} The export in {out} is complete; to retry the upload, run `{retry}`.") from error

@@ -1,6 +1,7 @@
 """`tmatch prepare`."""
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +65,7 @@ class Encoding:
         """The sizes of images, which must be multiples of the autoencoder's `factor`."""
         crop = Crop(kind=self.crop, size=self.size, multiple=self.multiple, ratio=self.ratio, smallest=self.smallest)
         if any(side % factor for pair in crop.sizes for side in pair):
-            raise ValueError(
-                f"{self.autoencoder} downsamples by {factor}; --size and --multiple must be multiples of {factor}."
-            )
+            raise ValueError(f"--size and --multiple must be multiples of {factor}, for {self.autoencoder}.")
         return crop
 
 
@@ -98,7 +97,7 @@ def main(
         positive_int(f"--{name}", number)
     positive_int("--max-length", how.max_length, MAX_SIZE)
     positive_int("--workers", workers, MAX_LAYERS)
-    if out.resolve() == Path(source).resolve():
+    if os.path.realpath(out) == os.path.realpath(source):
         raise ValueError(f"{out} is the source folder; choose another folder for the shards.")
     images = open_source(source, image_column, text_column, split)
     autoencoder, text = how.encoders()

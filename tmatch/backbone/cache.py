@@ -47,9 +47,7 @@ def read_condition(linear: nn.Linear | None, condition: Condition | None, batch:
             raise ValueError("This backbone needs a condition; for unconditional samples pass the null condition.")
         return None
     if condition.tokens.shape[-1] != linear.in_features:
-        raise ValueError(
-            f"This backbone reads conditions of width {linear.in_features}; got {condition.tokens.shape[-1]}."
-        )
+        raise ValueError(f"Conditions must have the width {linear.in_features}; got {condition.tokens.shape[-1]}.")
     return Condition(linear(condition.tokens.to(linear.weight.dtype)), condition.mask).repeated(batch)
 
 

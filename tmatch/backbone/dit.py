@@ -24,7 +24,7 @@ from tmatch.layers import (
     require_time,
     upcast_residual,
 )
-from tmatch.tensors import State, Time
+from tmatch.tensors import State, Time, positive_int
 
 
 class Conditioning(NamedTuple):
@@ -104,6 +104,8 @@ class DiT(nn.Module):
         mlp_ratio: float = 4.0, qk_norm: bool = False, timed: bool = True, checkpointing: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
+        for name, size in {"width": width, "depth": depth, "heads": heads}.items():
+            positive_int(name, size)
         if width % heads:
             raise ValueError(f"The width of a DiT must be divisible by its heads; got width {width} and {heads} heads.")
         self.channels = channels

@@ -12,7 +12,7 @@ from tmatch.backbone.attention import AttentionMask, SelfAttention, angles, atte
 from tmatch.backbone.cache import LayerKVCache, position_ids, read_condition, sequence_mask
 from tmatch.condition import Condition
 from tmatch.layers import RMSNorm, initialise, require_channels, upcast_residual
-from tmatch.tensors import State, Time
+from tmatch.tensors import State, Time, positive_int
 
 
 class LlamaBlock(nn.Module):
@@ -68,6 +68,8 @@ class Llama(nn.Module):
         hidden: int | None = None, checkpointing: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
+        for name, size in {"width": width, "depth": depth, "heads": heads}.items():
+            positive_int(name, size)
         if width % (2 * heads):
             raise ValueError(f"The heads of a Llama must have an even width; got width {width} and {heads} heads.")
         self.channels = channels

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tmatch.tensors import State, merge, positive_int, split
+from tmatch.tensors import State, merge, positive_int, require_tensor, split
 
 
 def require_images(images: Tensor, multiple: int = 1) -> None:
@@ -31,6 +31,7 @@ class Patchify:
 
     def encode(self, image: Tensor) -> State:
         """(b, c, h, w) -> (b, h/p, w/q, p q c)."""
+        require_tensor("An image", image)
         return merge(image.movedim(1, -1), self.patch)
 
     def decode(self, x: State) -> Tensor:

@@ -12,7 +12,7 @@ from tmatch.codec.codec import Codec
 from tmatch.codec.codes import CodeAutoencoder
 from tmatch.config import Config, Count, Dimension, Layers
 from tmatch.hub import fingerprint
-from tmatch.reading import first_line, load_network, read_json, read_weights
+from tmatch.reading import contained, first_line, load_network, read_json, read_weights
 
 WEIGHTS, SETTINGS = "autoencoder.safetensors", "recipe.json"
 
@@ -42,11 +42,8 @@ def load_autoencoder_file(path: Path, config: AutoencoderConfig) -> Autoencoder 
     """An autoencoder from the weights that a run wrote."""
     tensors = read_weights(path)
     levels = tensors.get("quantiser.levels")
-    if (() if levels is None else tuple(levels.tolist())) != config.levels:
-        raise ValueError(
-            f"{path} has a codebook with levels {None if levels is None else levels.tolist()}, but its settings say "
-            f"{list(config.levels)}; use the weights and the settings of one run."
-        )
+    if (found := () if levels is None else tuple(levels.tolist())) != config.levels:
+        raise ValueError(f"{path} has codebook levels {found}, its settings {config.levels}; use files of one run.")
     autoencoder = load_network(config.build, tensors, [config.blocks], f"{path} do not fit its settings")
     return autoencoder.requires_grad_(False).eval()
 
@@ -64,7 +61,7 @@ def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder |
     if name in SHIPPED:
         return shipped_autoencoder(name)
     for file in (SETTINGS, WEIGHTS):
-        if not (folder / file).is_file():
+        if not contained(folder / file).is_file():
             raise ValueError(
                 f"{folder} has no {file}: an autoencoder is {', '.join(map(repr, SHIPPED))}, 'none', or the folder of "
                 "a finished autoencoder run."

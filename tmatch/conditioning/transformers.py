@@ -25,13 +25,9 @@ class PretrainedText(Conditioner):
     frozen = True
 
     def __init__(
-        self,
-        network: nn.Module,
-        tokenizer: Any,  # noqa: ANN401
-        name: str,
-        max_length: int,
+        self, network: nn.Module, tokenizer: Any, name: str, max_length: int,  # noqa: ANN401
         precision: EncoderDtype = "float32",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         config: Any = network.config
         self.network: Any = network.eval().requires_grad_(False)
@@ -123,9 +119,7 @@ def _rules(tokenizer: Any) -> str:  # noqa: ANN401
 def _padding(tokenizer: Any) -> Any:  # noqa: ANN401
     """A tokenizer that pads on the right, so that positions do not depend on the rest of the batch."""
     if not tokenizer("").input_ids:
-        raise ValueError(
-            "the empty caption, which guidance needs, has no tokens: the tokenizer must add a start or an end token"
-        )
+        raise ValueError("the empty caption, which guidance needs, has no tokens: the tokenizer must add an end token")
     if tokenizer.pad_token is None:  # padding is masked, so any token will do
         special = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.cls_token, tokenizer.unk_token)
         tokenizer.pad_token = next((token for token in special if token), tokenizer.convert_ids_to_tokens(0))

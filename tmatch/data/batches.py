@@ -70,9 +70,7 @@ class Captioned(BatchSource):
 
     def __post_init__(self) -> None:
         if len(self.captions) != len(self.data):
-            raise ValueError(
-                f"Each state needs one caption; got {len(self.data)} states, {len(self.captions)} captions."
-            )
+            raise ValueError(f"Each state needs a caption; got {len(self.data)} states, {len(self.captions)} captions.")
 
     @property
     def seed(self) -> int:  # type: ignore[override]

@@ -46,13 +46,9 @@ class CaptionedImages(ABC):
 
 
 def encode_dataset(
-    codec: Codec,
-    images: CaptionedImages,
-    device: torch.device,
-    cache: Path | None = None,
-    fingerprint: str = "",
+    codec: Codec, images: CaptionedImages, device: torch.device, cache: Path | None = None, fingerprint: str = "",
     progress: bool = False,
-) -> State:
+) -> State:  # fmt: skip
     """The states of all images, on `device`.
 
     With `cache`, rank 0 stores them as `cache/<fingerprint>.safetensors`, and the next call reads that file instead of

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,7 @@ from torch import Tensor
 from tmatch.data.manifest import AutoencoderIdentity, Manifest, ShardSettings, TextIdentity
 from tmatch.files import write_bytes
 from tmatch.migrate import migrate_manifest
+from tmatch.reading import first_line, read_json, require_regular
 
 MANIFEST = "manifest.json"
 NULL = "null.safetensors"
@@ -63,7 +65,7 @@ class ShardSet:
 
     def __init__(self, *folders: Path) -> None:
         self.folders = folders
-        if len({folder.resolve() for folder in folders}) < len(folders):
+        if len({*map(os.path.realpath, folders)}) < len(folders):
             raise ValueError(f"Pass each folder of shards only once; got {self}.")
         manifests = [_manifest(folder) for folder in folders]
         first = manifests[0].settings
@@ -98,9 +100,7 @@ class ShardSet:
         shard, file = self.manifest.shards[number], self.files[number]
         samples = Samples(**read_tensors(file))
         if (len(samples), *samples.latents.shape[2:]) != (shard.samples, *shard.size):
-            raise ValueError(
-                f"The number or size of the samples in {file} does not match {MANIFEST}; run `tmatch prepare` again."
-            )
+            raise ValueError(f"The samples in {file} do not match {MANIFEST}; run `tmatch prepare` again.")
         return samples
 
     def null(self) -> Tensor:
@@ -127,9 +127,11 @@ def _manifest(folder: Path) -> Manifest:
     if not file.is_file():
         raise ValueError(f"{folder} contains no complete set of shards: it has no {MANIFEST}; run `tmatch prepare`.")
     try:
-        manifest = Manifest.model_validate_json(json.dumps(migrate_manifest(json.loads(file.read_bytes()))))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{file} is not a valid manifest ({error}); run `tmatch prepare` again.") from error
+        manifest = Manifest.model_validate_json(json.dumps(migrate_manifest(read_json(file))))
+        if manifest.samples != (found := manifest.sizes().total()):
+            raise ValueError(f"its shards have {found:,} samples instead of {manifest.samples:,}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is no valid manifest ({first_line(error)}); run `tmatch prepare` again.") from error
     if manifest.samples == 0:
         raise ValueError(f"{folder} contains no samples: every row was skipped, for the reasons in its skipped.jsonl.")
     return manifest
@@ -150,24 +152,24 @@ def _require_encoders(name: str, own: ShardSettings, autoencoder: AutoencoderIde
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     """The memory-mapped tensors of a file, whose checksum is verified if given."""
     try:
+        require_regular(path)
         with path.open("rb") as file:
             if sha256 is None or hashlib.file_digest(file, "sha256").hexdigest() == sha256:
                 return load_file(path)
     except OSError as error:
         raise ValueError(f"The shard {path} cannot be read ({error.strerror}); run `tmatch prepare` again.") from error
-    except SafetensorError:
+    except (SafetensorError, ValueError):
         pass
-    raise ValueError(
-        f"The shard {path} is damaged or belongs to another run; delete it and run `tmatch prepare` again."
-    )
+    raise ValueError(f"The shard {path} is damaged or of another run; delete it and run `tmatch prepare` again.")
 
 
 def is_complete(path: Path) -> bool:
     """Whether a file of tensors exists and is as long as its header says."""
     try:
+        require_regular(path)
         with safe_open(path, "pt"):
             return True
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, ValueError):
         return False
 
 

@@ -24,10 +24,7 @@ class Records:
             if then is None and self:
                 raise ValueError(f"{file} is missing or damaged; use a new folder for the shards.")
             if then is not None and self and (changed := then.differs(settings)):
-                raise ValueError(
-                    f"{self.out} contains shards with another {' and '.join(changed)}; use a new folder, or the "
-                    "original settings."
-                )
+                raise ValueError(f"{self.out} contains shards with another {' and '.join(changed)}; use a new folder.")
             if then != settings:
                 write_text(file, settings.model_dump_json(indent=2) + "\n")
 

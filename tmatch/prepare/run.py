@@ -76,13 +76,9 @@ class Preparation:
     """
 
     def __init__(
-        self,
-        source: Source,
-        out: Path,
-        settings: ShardSettings,
-        autoencoder: PretrainedAutoencoder,
+        self, source: Source, out: Path, settings: ShardSettings, autoencoder: PretrainedAutoencoder,
         text: PretrainedText,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.source = source
         self.out = out
         self.records = Records(out)

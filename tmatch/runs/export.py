@@ -17,6 +17,8 @@ from tmatch.datasets.images import AUTOENCODER
 from tmatch.datasets.shards import TEXT_FOLDER
 from tmatch.files import atomic_folder, is_free, write_tensors, write_text
 from tmatch.generation.presets import PRESETS
+from tmatch.hub import ENCODER_DTYPES
+from tmatch.reading import contained
 from tmatch.runs.config import InitConfig, ModelConfig
 from tmatch.runs.load import HUB, MODELS, LoadedModel
 
@@ -53,6 +55,8 @@ def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16) ->
     A model that was exported before keeps its own card, which may have been edited. Pretrained encoders are
     included if they exist only on this machine. The folder is written completely or not at all.
     """
+    if dtype not in ENCODER_DTYPES.values():
+        raise ValueError(f"dtype is one of {', '.join(map(str, ENCODER_DTYPES.values()))}; got {dtype!r}.")
     if not is_free(out):
         raise ValueError(f"{out} is not empty; choose a new folder, so that nothing is overwritten.")
     card = _own_card(model.folder, out.name) or model_card(model, out.name)
@@ -72,7 +76,7 @@ def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16) ->
 
 def _own_card(folder: Path, name: str) -> str | None:
     """The card of a model that was exported before, under its new name."""
-    file = folder / "README.md"
+    file = contained(folder / "README.md")
     card = file.read_text(encoding="utf-8") if file.is_file() else ""
     if not card.startswith(FRONT):
         return None
@@ -144,7 +148,7 @@ def model_card(model: LoadedModel, title: str) -> str:
     if model.pipeline.model.kernel.head is not None:
         first, last = sampling.head_steps, sampling.last_head_steps
         steps += f", {first if last is None else f'{first} to {last}'} head steps in each"
-    more, init, result = "", model.config.run.init, model.folder / "result.json"
+    more, init, result = "", model.config.run.init, contained(model.folder / "result.json")
     if init.model is not None:
         public = f"`{init.model}`" if init.model.startswith(HUB) or init.model in MODELS else "an unpublished model"
         how = f" by LoRA of rank {init.lora}" if init.lora else " with a frozen backbone" if init.freeze else ""

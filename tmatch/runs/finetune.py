@@ -14,6 +14,7 @@ from tmatch.files import locked, write_text
 from tmatch.migrate import migrate_weight_name
 from tmatch.model import Model
 from tmatch.ranks import rank_and_world_size
+from tmatch.reading import described
 from tmatch.rng import seeded_init
 from tmatch.runs.config import BackboneConfig, InitConfig, ModelConfig
 from tmatch.runs.load import read_config, read_model
@@ -110,16 +111,16 @@ def load_matching(task: GeneratorTask, config: ModelConfig, theirs: Weights, nam
 
 
 def matching(own: Weights, theirs: Weights, name: str, backbone: BackboneConfig) -> Weights:
-    """Their weights that have the name and shape of one of ours; the backbone must match completely."""
-    fit = {key: weight for key, weight in theirs.items() if key in own and weight.shape == own[key].shape}
+    """Their weights that have the name, kind and shape of one of ours; the backbone must match completely."""
+    fit = {key: weight for key, weight in theirs.items() if key in own and described(weight) == described(own[key])}
     prefix = "model.kernel.backbone."
     missing = [key for key in own if key.startswith(prefix) and key not in fit]
     if missing:
         layer = missing[0]
-        there = f"is {tuple(theirs[layer].shape)} there" if layer in theirs else "does not exist there"
+        there = f"is {described(theirs[layer])} there" if layer in theirs else "does not exist there"
         sizes = " ".join(f"--backbone.{key} {getattr(backbone, key)}" for key in ("kind", "width", "depth", "heads"))
         raise ValueError(
-            f"{name} has another backbone ({layer.removeprefix(prefix)} {there}, {tuple(own[layer].shape)} here): "
+            f"{name} has another backbone ({layer.removeprefix(prefix)} {there}, {described(own[layer])} here): "
             f"use {sizes} and data of the same shape, or train without init.model."
         )
     return fit

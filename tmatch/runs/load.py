@@ -10,7 +10,6 @@ from math import prod
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from tmatch.codec import Patchify
@@ -107,11 +106,8 @@ def _valid(file: Path, what: str) -> Iterator[None]:
     """Raise the errors of a JSON file as one sentence."""
     try:
         yield
-    except ValidationError as error:
-        reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
-        raise ValueError(f"{file} does not describe {what} of this version ({reason}).") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe {what} ({first_line(error)}).") from error
+        raise ValueError(f"{file} does not describe {what} of this version ({first_line(error)}).") from error
 
 
 def read_model(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
@@ -120,7 +116,7 @@ def read_model(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelCo
     file = _weights_in(folder)
     with intact(file):
         tensors = checkpoint.load(file, "ema") if file.is_dir() else read_weights(file)
-        weights = {migrate_weight_name(key): x.float() for key, x in merge_lora(tensors).items()}
+        weights = {migrate_weight_name(key): x for key, x in merge_lora(tensors).items()}
     require_finite_weights(weights, file)
     return folder, config, weights
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tmatch.files import require_folder, sync, write_tensors, write_text
 from tmatch.migrate import FORMAT, migrate_sampling, migrate_settings, migrate_weight_name
-from tmatch.reading import read_json
+from tmatch.reading import read_json, require_regular
 
 Tensors = dict[str, dict[str, Tensor]]
 """Named groups (model, ema, optimizer) of named tensors."""
@@ -194,6 +194,7 @@ def _require_same(path: Path, saved: Mapping[str, torch.Size], own: Mapping[str,
 def reading(file: Path) -> Iterator[None]:
     """Turn errors of a damaged file of a checkpoint into one sentence, which offers the checkpoint before."""
     try:
+        require_regular(file)
         yield
     except (FileNotFoundError, *_DAMAGE) as error:
         if missing := isinstance(error, FileNotFoundError):

@@ -50,10 +50,7 @@ class TrainConfig(Config):
         if world > 1 and world % self.replicas:
             raise ValueError(f"{world} processes are not divisible into {self.replicas} train.replicas.")
         if self.batch_size % parts:
-            raise ValueError(
-                f"batch_size {self.batch_size} is not divisible into {parts} parts; make train.batch_size a multiple "
-                f"of {parts}."
-            )
+            raise ValueError(f"batch_size {self.batch_size} is not divisible into {parts} parts; use a multiple of it.")
         return parts
 
     def resolve_device(self) -> torch.device:

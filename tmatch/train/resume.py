@@ -35,7 +35,7 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
     with checkpoint.reading(newest / "record.json"):
         then, now = (defaults | _flat(settings) for settings in (saved, config.model_dump(mode="json")))
         steps_then, last = then[f"{prefix}steps"], max(0, step - 1)
-        if steps_then not in range(1, MAX_STEPS + 1):
+        if not isinstance(steps_then, int) or not 0 < steps_then <= MAX_STEPS:
             raise ValueError(f"its number of steps is {steps_then!r:.40}")
         if train.learning_rate_at(last, steps_then) == train.learning_rate_at(last):
             free.add(f"{prefix}steps")  # the steps taken so far, before any decay, do not depend on the number of steps
@@ -48,9 +48,7 @@ def require_same_run(newest: Path, config: Config, contents: str = "") -> int:
             f"change to {train.steps} steps. Choose a new folder or the old settings."
         )
     if changed:
-        raise ValueError(
-            f"{out} contains a run with another {' and '.join(changed)}; choose a new folder or the old settings."
-        )
+        raise ValueError(f"{out} is a run with another {' and '.join(changed)}; choose a new folder or old settings.")
     if contents and digest != contents:
         raise ValueError(f"{out} contains a run on other data; choose a new folder or the old data.")
     if step > train.steps:

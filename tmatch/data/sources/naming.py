@@ -25,9 +25,7 @@ def open_source(name: str, image: str = "image", text: str = "text", split: str 
 def _local(name: str, path: Path, image: str, text: str, split: str) -> Source:
     tars, tables, images = _kinds(path)
     if len(kinds := [kind[0].name for kind in (tars, tables, images) if kind]) > 1:
-        raise ValueError(
-            f"{name} mixes kinds of files ({' and '.join(kinds)}); pass a folder of one kind, or one file."
-        )
+        raise ValueError(f"{name} mixes kinds of files ({' and '.join(kinds)}); pass a folder of one kind or one file.")
     if tables:
         return open_parquet(name, files_of_split(name, tables, split), image, text)
     if split != "train":
