@@ -5,7 +5,7 @@
 Each case runs in its own process and folder, forked from one that has imported everything, with at most 6 GB of memory
 and 20 s of CPU time. Cases about start-up and closed outputs run in a shell. A case passes if it ends with exit code 0
 and results that can be verified, or with another code and one sentence. The cases are the tables of fuzz_commands.py,
-fuzz_files.py and fuzz_python.py. Takes about 8 minutes on two cores.
+fuzz_files.py and fuzz_python.py. Takes about 12 minutes on one core.
 """
 
 import argparse

@@ -189,6 +189,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "tree": tree,
     "learning": lambda: report("learning", "learning"),
     "family": lambda: report("family", "family", "family_full"),
+    "fuzz": lambda: report("fuzz", "fuzz"),
 }
 """Generated pages, by the name of their file in docs/."""
 

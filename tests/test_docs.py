@@ -106,7 +106,7 @@ def test_measured_overheads_stay_within_their_bounds() -> None:
 
 def reliability_and_speed() -> list[str]:
     kills, prepared, step = result("kill_and_resume"), result("prepare"), result("train_step")["shapes-dtm-mean"]
-    threads: dict[str, Any] = result("threads")["models"]
+    bad, threads = result("fuzz")["groups"][-1], result("threads")["models"]
     batches = [(int(size), row) for rows in result("batch_size")["models"].values() for size, row in rows.items()]
     small, large = ([row for size, row in batches if (size >= 8) is many] for many in (False, True))
     two, one, processes = (result(f"train_dit{which}")["sizes"] for which in ("", "_one_thread", "_two_processes"))
@@ -120,6 +120,7 @@ def reliability_and_speed() -> list[str]:
     return [
         f"{kills['identical']} of {kills['runs']} runs identical; {kills['kills']} kills, {kills['interrupts']} "
         f"interrupts, {kills['during_a_write']} of them while writing",
+        f"{bad['cases']:,} cases: {bad['traceback']}, {bad['hang']}, {bad['silently wrong']}",
         "; ".join(f"{row['images'] - row['different_images']:,} of {row['images']:,}" for row in threads.values()),
         f"{sum(row['images_that_differ'] for row in small)} of {sum(row['images'] for row in small)}, by "
         f"{max(row['levels'] for row in small)} of 256 levels at most; "

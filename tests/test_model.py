@@ -288,6 +288,7 @@ def loss(name: str, x: Tensor, seeds: range, given: tm.Condition, **options: obj
         (lambda: tm.build("dmt", small_dit(), 4), "did you mean 'dtm'"),
         (lambda: tm.build("dtm", small_dit(), 0), "channels must be a positive integer"),
         (lambda: tm.generate(small_model("fm"), SHAPE, [0], condition(1), sampler="ddim"), r"build_sampler\('ddim'\)"),
+        (lambda: tm.generate(small_model("fm"), SHAPE, [0], condition(1).tokens), "must be a Condition"),
         (lambda: tm.HeadConfig(kind="mpl"), "did you mean 'mlp'"),
         (lambda: tm.build("fm", nn.Linear(2, 2), 4), "no integer attribute `width`"),
         (lambda: small_model("fm").grid(2.5), "must be a positive integer; got 2.5"),

@@ -106,6 +106,8 @@ def generate(
     `precision` applies to these products; states stay in float32.
     """
     require_seeds(seeds, steps)
+    if not isinstance(condition, Condition | None):
+        raise ValueError("condition must be a Condition: embed labels or text, as in Condition.dense(tokens).")
     condition = None if condition is None else condition.repeated(len(seeds))
     batches = [slice(i, i + batch_size) for i in range(0, len(seeds), positive_int("batch_size", batch_size))]
     weight = next(model.kernel.parameters(), torch.empty(0))
