@@ -127,6 +127,16 @@ def number_cases() -> Iterator[Case]:
         "restart:1,0,-1",
         "restart:1,0,1.5",
         "restart:0.5,0.5,1",
+        "overshoot:2",
+        "overshoot:nan",
+        "overshoot:0,0,0",
+        "sde:-1",
+        "sde:1e30",
+        "sde:1,-1",
+        "ab2:3",
+        "adaptive:0",
+        "adaptive:nan",
+        "adaptive:-1",
         "nope",
         "",
         ESCAPE,
@@ -136,6 +146,13 @@ def number_cases() -> Iterator[Case]:
             f"--sampler {sampler!r}",
             ["generate", "a red circle", "--out", "x.png", "--sampler", sampler],
             expect="any" if sampler in ("ddim:", "restart:1,0,1.5") else "error",
+        )
+    for grid in ("shifted:0", "shifted:-1", "shifted:nan", "power:0", "power:1e5", "karras:0",
+                 "karras:nan", "exponential:2", "resolution:2", "uniform:1", "nope", "", ESCAPE):  # fmt: skip
+        yield Case(
+            "numbers: generate",
+            f"--grid {grid!r}",
+            ["generate", "a red circle", "--out", "x.png", "--grid", grid],
         )
 
 
@@ -461,6 +478,18 @@ def output_cases() -> Iterator[Case]:
         "evaluate --metrics nope",
         "export shapes-fm",
         "train paper-fm --out x",
+        "tune",
+        "tune nope",
+        "tune hf:a/b",
+        "tune shapes-fm --fast 0",
+        "tune shapes-fm --fast 8 --balanced 4",
+        "tune shapes-fm --metric nope",
+        "tune shapes-fm --prompts 1000000000000",
+        "generate 'a red circle' --preset nope",
+        "generate 'a red circle' --model shapes-artm-3 --sampler overshoot:0.5",
+        "generate 'a red circle' --model shapes-artm-3 --sampler ab2",
+        "generate 'a red circle' --model shapes-artm-3 --grid uniform",
+        "generate 'a red circle' --model shapes-fm --solver ab2",
     ):
         yield Case("outputs", f"usage: {command}", shell=f"$T {command}")
     yield Case("outputs", "no command", shell="$T", expect="ok")

@@ -223,6 +223,8 @@ def restart_sampler(*numbers: float) -> Sampler:
 
 def adaptive_sampler(tolerance: float = 1e-3) -> Sampler:
     """ODE of the mean: torchdiffeq's dopri5 within each step, to a relative and absolute tolerance."""
+    if not 1e-6 <= tolerance <= 1:
+        raise ValueError(f"The tolerance of adaptive must be in [1e-6, 1]; got {tolerance}.")
     return ODESampler(Adaptive(rtol=tolerance, atol=tolerance))
 
 

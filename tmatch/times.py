@@ -185,6 +185,11 @@ def shifted(u: Tensor, shift: float = 3.0) -> Tensor:
     return u / (u + shift * (1 - u))
 
 
+def resolution(u: Tensor) -> Tensor:
+    """Equal steps for images of the size of training; `build_grid` shifts them for others."""
+    return u
+
+
 def exponential(u: Tensor) -> Tensor:
     """Each step but the last halves the remaining time: the paper's grid."""
     return as_grid(Grid.exponential(len(u) - 1).points)
@@ -197,6 +202,8 @@ def power(u: Tensor, exponent: float = 2.0) -> Tensor:
 
 def karras(u: Tensor, rho: float = 7.0) -> Tensor:
     """Equal steps of ((1 - t) / t)^(1 / rho) from 80 to 0.002 (Karras et al., 2022), with t = 0 and 1 for the ends."""
+    if rho <= 0:
+        raise ValueError(f"rho of karras must be positive; got {rho}.")
     first, last = 80.0 ** (1 / rho), 0.002 ** (1 / rho)
     t = 1 / (1 + (first + u * (len(u) - 1) / max(len(u) - 2, 1) * (last - first)).clamp(min=0) ** rho)
     return torch.cat((u[:1], t[1:-1], u[-1:]))
@@ -205,7 +212,7 @@ def karras(u: Tensor, rho: float = 7.0) -> Tensor:
 GRIDS: dict[str, Callable[..., Tensor]] = {
     "uniform": uniform,
     "shifted": shifted,
-    "resolution": shifted,  # by the square root of how many times more tokens an image has than in training
+    "resolution": resolution,
     "exponential": exponential,
     "power": power,
     "karras": karras,

@@ -22,7 +22,7 @@ from tmatch.generation.presets import PRESETS, Preset, Presets
 from tmatch.hub import HubOptions, download
 from tmatch.migrate import migrate_model, migrate_weight_name
 from tmatch.model import Model
-from tmatch.reading import first_line, intact, load_network, read_json, read_weights, require_finite_weights
+from tmatch.reading import contained, first_line, intact, load_network, read_json, read_weights, require_finite_weights
 from tmatch.runs.config import ModelConfig
 from tmatch.train import checkpoint
 
@@ -98,7 +98,7 @@ def read_presets(folder: Path) -> Presets | None:
     if not (file.exists() or file.is_symlink()):
         return None
     with _valid(file, "presets"):
-        return Presets.model_validate_json(json.dumps(read_json(file)))
+        return Presets.model_validate_json(json.dumps(read_json(contained(file))))
 
 
 @contextmanager
