@@ -35,7 +35,7 @@ def main(
     prompts: int = 250,
     fast: int = 4,
     balanced: int = 16,
-    best: int = 64,
+    best: int = 32,
     compute: Annotated[ComputeOptions, tyro.conf.arg(name="")] = COMPUTE_OPTIONS,
     as_json: JsonFlag = False,
 ) -> None:

@@ -24,7 +24,7 @@ from tmatch.tensors import Precision
 CHOICES: dict[str, tuple[Any, ...]] = {
     "sampler": (
         "default", "heun", "midpoint", "ab2", "ab3", "dpm++2m", "unipc", "ddim", "sde", "overshoot:0.2",
-        "overshoot:0.5", "restart", "glass",
+        "overshoot:0.5", "overshoot:0.8", "restart", "glass",
     ),
     "grid": (None, "shifted:0.5", "shifted:2", "shifted:3", "exponential", "power:2", "karras"),
     "guidance": (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0),
@@ -38,7 +38,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "top_p": (0.9, 0.95, None),
 }  # fmt: skip
 """What is tried for each option; what does not apply to a model is skipped."""
-ROUNDS, FINALISTS, BLOCKS = 3, 3, 4
+ROUNDS, FINALISTS, BLOCKS = 2, 3, 4
 """Rounds over the options at most, settings that are measured again, and the fresh blocks of prompts for it."""
 
 
@@ -103,7 +103,7 @@ class Tuner:
         return None
 
     def choose(self, own: SamplingConfig, budgets: Mapping[PresetName, int]) -> dict[PresetName, Preset]:
-        """The preset of each budget, starting from the model's own settings; budgets ascend.
+        """The preset of each budget; budgets ascend, and each search starts from the preset of the one before.
 
         The settings of the best scores are measured again on fresh prompts. Of those that are within one standard error
         of the best, the cheapest is chosen.
@@ -117,6 +117,7 @@ class Tuner:
             best = sorted(allowed, key=self.rank, reverse=True)[:FINALISTS]
             finalists = [start, *(m.sampling for m in best), *(preset.sampling for preset in presets.values())]
             presets[name] = self.final([s for s in dict.fromkeys(finalists) if budget.allows(self.cost(s))], name)
+            own = presets[name].sampling
         return presets
 
     def start(self, own: SamplingConfig, most: int) -> tuple[SamplingConfig, Budget]:
