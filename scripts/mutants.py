@@ -104,7 +104,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "total = a + (1 - s) * sigma", "total = a + (1 - s)",
         ),
         "combined reading: NaN where nothing is known": (
-            "torch.where(a > 0, known / a, 1.0)", "known / a",
+            "torch.where(a > 0, known / a, 0.0)", "known / a",
         ),
         "exact velocity: the mean at the own time": ("mean(reading.x, reading.t)", "mean(reading.x, t)"),
     }),
@@ -450,18 +450,11 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "test_sampler.py::test_solvers_over_t_reach_their_order",
         ),
         "joint kernel: X_t is ignored": (
-            "u_star, tau_star = combined(u, tau, b, s)",
-            "u_star, tau_star = b, s",
+            "combined_reading(u, y, 1 - tau, tau,", "combined_reading(u, y, 1 - tau, 0 * tau,",
             "test_sampler.py::test_the_joint_kernel_is_exact_at_every_number_of_transitions",
         ),
-        "joint kernel: B_s is ignored": (
-            "u_star, tau_star = combined(u, tau, b, s)",
-            "u_star, tau_star = u, tau",
-            "test_sampler.py::test_the_joint_kernel_is_exact_at_every_number_of_transitions",
-        ),
-        "joint kernel: ratios of data to noise add": (
-            "r = (p**2 + q**2).sqrt()",
-            "r = p + q",
+        "joint kernel: the time of the other flow is s": (
+            "s * (1 - tau) / scale)", "s)",
             "test_sampler.py::test_the_joint_kernel_is_exact_at_every_number_of_transitions",
         ),
         "joint kernel: rand for randn": (

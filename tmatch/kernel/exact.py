@@ -42,8 +42,8 @@ def combined_reading(x_t: State, y_s: State, sigma: Tensor, alpha: Tensor, s: Ti
     known, learned = alpha * (1 - s), (sigma + alpha) * s
     a = torch.hypot(known, learned)
     total = a + (1 - s) * sigma
-    c = torch.where(a > 0, known / a, 1.0)  # at alpha = s = 0 neither knows anything, and X_t is as good as any noise
-    d = torch.where(a > 0, learned / a, 0.0)
+    c = torch.where(a > 0, known / a, 0.0)  # at alpha = s = 0 neither knows anything, and y_s is as good as any noise
+    d = torch.where(a > 0, learned / a, 1.0)
     weights = (c * (1 - s) + d * s, d * sigma, sigma + alpha, c - 1, (sigma + alpha) * d - alpha * c - sigma)
     of_x, of_y, gain, drift_of_x, drift_of_y = (expand_like(w / total, x_t).to(x_t.dtype) for w in weights)
     return CombinedReading(of_x * x_t + of_y * y_s, a / total, gain, drift_of_x * x_t + drift_of_y * y_s)

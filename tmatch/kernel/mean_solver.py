@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tmatch.condition import Condition
 from tmatch.kernel.base import Kernel, MeanPredictor
+from tmatch.kernel.exact import combined_reading
 from tmatch.parametrization import Parametrization
 from tmatch.process import Process, Transition
 from tmatch.rng import RandomStreams
@@ -82,10 +83,10 @@ class MeanODE(FromMean):
 class JointKernel(FromMean):
     """Y ~ q(. | X_t) over all tokens jointly, exact if the mean is: GLASS (Holderrieth et al., 2025).
 
-    X_T is sampled by an inner flow B_s = (1 - s) B_0 + s X_T given X_t. Both U and B_s are readings of X_T in Gaussian
-    noise; together they are one reading U* with less noise, at a later time tau*, where the mean kernel knows
-    E[X_T | X_t, B_s], and the inner velocity is (E[X_T | X_t, B_s] - B_s) / (1 - s). It takes one evaluation of the
-    backbone per inner step, in place of a head.
+    X_T is sampled by an inner flow B_s = (1 - s) B_0 + s X_T given X_t. X_t and B_s are readings of X_T in Gaussian
+    noise. Together they are one state with less noise, at a later time, where the mean kernel knows E[X_T | X_t, B_s],
+    and the inner velocity is (E[X_T | X_t, B_s] - B_s) / (1 - s). Each inner step evaluates the backbone; a head is
+    not needed.
     """
 
     def sample(
@@ -98,25 +99,14 @@ class JointKernel(FromMean):
             return self.own.guided_mean(x, at, condition, params)
 
         def inner(s: Tensor, b: State) -> State:
-            if s == 1:
+            if s == 1:  # B_s is X_T and says nothing about B_0
                 return b
-            u_star, tau_star = combined(u, tau, b, s)
-            data = u_star + (1 - tau_star).to(u) * self.velocity(u_star, tau_star, mean)
-            return (data - b) / (1 - s)
+            scale = 1 - s + s * (1 - tau)  # (B_s - s U) / scale is the state of the flow to Y = X_T - Z at another time
+            y = (b - s.to(b) * u) / scale.to(b)
+            reading = combined_reading(u, y, 1 - tau, tau, s * (1 - tau) / scale)
+            data = reading.x + (1 - reading.t).to(b) * self.velocity(reading.x, reading.t, mean)
+            return (data - b) / (1 - s).to(b)
 
         x_T = params.at(0.0, float(t)).solver.solve(inner, rng.normal(*x_t.shape[1:]))
         sigma, alpha = self.process.coefficients(t, x_t)
         return self.y(x_t, t, (x_t - alpha * x_T) / sigma, x_T)
-
-
-def combined(u: State, tau: Tensor, b: State, s: Tensor) -> tuple[State, Tensor]:
-    """One linear state, and its time, that says as much about X_T as two: U at tau and B at s, with independent noise.
-
-    The ratios of data to noise add in squares, and the readings U / tau and B / s of X_T are weighted by them.
-    """
-    p, q = tau * (1 - s), s * (1 - tau)
-    r = (p**2 + q**2).sqrt()
-    if r == 0:  # both are pure noise
-        return b, r
-    total = r + (1 - tau) * (1 - s)
-    return ((p * (1 - s)).to(u) * u + (q * (1 - tau)).to(u) * b) / (r * total).to(u), r / total
