@@ -447,7 +447,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "ODE: the state is not rescaled": (
             "x_t = self.process.from_linear(u, t)",
             "x_t = u",
-            "test_sampler.py::test_solvers_over_t_reach_their_order",
+            "test_sampler.py::test_the_ode_keeps_the_marginals",
         ),
         "joint kernel: X_t is ignored": (
             "combined_reading(u, y, 1 - tau, tau,", "combined_reading(u, y, 1 - tau, 0 * tau,",
@@ -776,7 +776,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         ),
         "tune: half of the budget is left": ("while high - low > 1:", "while False:"),
         "tune: nothing is read from the log": ("if log.is_file() else []", "if False else []"),
-        "tune: nothing is searched": ("ROUNDS, FINALISTS, BLOCKS = 3,", "ROUNDS, FINALISTS, BLOCKS = 0,"),
+        "tune: nothing is searched": ("ROUNDS, FINALISTS, BLOCKS = 2,", "ROUNDS, FINALISTS, BLOCKS = 0,"),
     }),
     "app/tune.py": ("app/test_tune.py", {
         "tune: settings are chosen by test prompts": ('* prompts, "validation")', '* prompts, "test")'),

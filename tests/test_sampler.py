@@ -183,6 +183,12 @@ def test_solvers_over_t_reach_their_order(process: tm.Process, y: tm.Parametriza
             assert math.log2(coarse / fine) / 2 > solver.order - missing, name
 
 
+@ALL_SETTINGS
+def test_the_ode_keeps_the_marginals(process: tm.Process, y: tm.Parametrization) -> None:
+    rng = tm.RandomStreams(range(8_000), dtype=torch.float64)
+    assert_is_pair(mean_model(process, y).sample((2, 1), rng, steps=60, sampler=tm.build_sampler("ab3")))
+
+
 def test_eulers_solver_is_the_default() -> None:
     """For flow matching; on other schedules it is DDIM's step."""
     fm, ddpm = small_model("fm"), small_model("ddpm")
