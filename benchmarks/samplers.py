@@ -4,7 +4,7 @@
     python benchmarks/samplers.py --models shapes-fm shapes-dtm-from-fm runs/patch runs/joint \
         --samplers "Algorithm 2" --out docs/results/heads.json
 
-The second one compares heads on the same backbone: `tmatch train shapes-dtm-patch --out runs/patch`, and shapes-dtm-joint.
+The second one compares heads on the same backbone: those of the recipes shapes-dtm-patch and shapes-dtm-joint.
 
 For each model and sampler, guidance, grid and the sampler's own number are chosen at 16 evaluations of the backbone on
 validation prompts; each number of evaluations is then measured on test prompts with fresh seeds, and all settings are
