@@ -474,8 +474,8 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
                                                        "start.data + h * start.slope"),
         "DPM-Solver++: first order": ("start.data + h / 2 * start.slope", "start.data"),
         "UniPC: no curvature": ("+ (h**2 - (2 + h) * linear) * curvature", ""),
-        "UniPC: no correction": ("return replace(found, y=(1 - s) / (1 - past.s) * past.y + s * integral)",
-                                 "return found"),
+        "UniPC: no correction": ("        return replace(found, y=y +", "        return found or replace(found, y=y +"),
+        "UniPC: what was added to the state is lost": ("y=y + (", "y=past.end + ("),
         "exponential step: the noise is kept whole": ("kept = (1 - s_next) / (1 - s)\n", "kept = 1.0\n"),
     }),
     "layers.py": ("backbone/test_dit.py", {

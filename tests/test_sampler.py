@@ -261,6 +261,20 @@ class Known(MeanPredictor):
         return self.guided_mean(x_t, t), torch.full_like(x_t, 100.0)
 
 
+def test_no_solver_loses_a_residual() -> None:
+    """With a mean of 0, the residuals of all steps add up."""
+
+    class Kicks(Known):
+        def guided_mean(self, x_t: Tensor, t: Tensor, *_: object) -> Tensor:
+            return torch.zeros_like(x_t)
+
+    model = tm.TransitionMatching(tm.LinearProcess(), tm.Difference(), Kicks(), tm.Continuous())
+    for name in ("default", "ab2", "ab3"):
+        sampled = model.sample((1, 1), tm.RandomStreams([0]), steps=7, sampler=tm.build_sampler(name))
+        start = tm.RandomStreams([0]).normal(1, 1)
+        torch.testing.assert_close(sampled, start + 100, msg=name)
+
+
 @pytest.mark.parametrize(("name", "mean"), [("default", 0.0), ("midpoint", 0.25), ("ab2", 0.0)])
 def test_a_residual_is_added_to_the_extrapolated_mean(name: str, mean: float) -> None:
     model = tm.TransitionMatching(tm.LinearProcess(), tm.Difference(), Known(), tm.Continuous())
@@ -316,6 +330,16 @@ def test_grids_increase_from_noise_to_data(spec: str) -> None:
         assert all(a < b for a, b in pairwise(points))
 
 
+def test_a_finer_training_grid_gives_its_nearest_times() -> None:
+    trained = tm.Grid.uniform(1000)
+    for spec in ("uniform", "shifted:3", "karras"):
+        wanted, points = build_grid(spec, 16), trained.snapped(build_grid(spec, 16))
+        assert trained.grid(points).tolist() == points
+        assert max(abs(a - b) for a, b in zip(wanted, points, strict=True)) <= 0.0005 + 1e-12
+    with pytest.raises(ValueError, match="closer than the 1000 of training"):
+        trained.snapped(build_grid("exponential", 20))
+
+
 def test_a_shift_is_applied_once() -> None:
     s, noise = 3.0, 1 - torch.arange(9).double() / 8
     expected = 1 - s * noise / (1 + (s - 1) * noise)
@@ -338,6 +362,8 @@ def test_samplers_are_built_from_strings() -> None:
         "overshoot:1.5": r"must be in \[0, 1\]",
         "sde:-1": "scale of sde",
         "ab2:3": "does not take",
+        "restart:0.6,0.4": "late,early,times",
+        "restart:0.6,0.4,1.5": "late,early,times",
     }.items():
         with pytest.raises(ValueError, match=words):
             tm.build_sampler(spec)

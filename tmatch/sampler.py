@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from tmatch.config import MAX_LAYERS, call_by_name
+from tmatch.config import call_by_name
 from tmatch.kernel import JointKernel, Kernel, MeanODE, MeanPredictor
 from tmatch.parametrization import Parametrization
 from tmatch.process import GaussianProcess, Process
@@ -64,6 +64,8 @@ def require_mean(kernel: Kernel) -> MeanPredictor:
 
 PAPER_RESTARTS = ((0.6, 0.4, 1), (0.8, 0.6, 3), (1.0, 0.8, 3))
 """(late, early, times) of the paper."""
+MAX_RESTARTS = 100
+"""On one interval; more cannot be meant."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class RestartSampler(Sampler):
 
     def __post_init__(self) -> None:
         for late, early, times in self.intervals:
-            if not (0 <= early < late <= 1 and 1 <= times <= MAX_LAYERS):
-                raise ValueError(f"Pass (late, early, times <= {MAX_LAYERS}), 0 <= early < late <= 1; got {self}.")
+            if not (0 <= early < late <= 1 and 1 <= times <= MAX_RESTARTS):
+                raise ValueError(f"Pass (late, early, times <= {MAX_RESTARTS}), 0 <= early < late <= 1; got {self}.")
 
     def steps(self, grid: Tensor) -> Iterator[tuple[Time, Time]]:
         back: dict[int, list[int]] = {}
@@ -172,7 +174,7 @@ class DiffusionSDE(Process):
 class SDESampler(Sampler):
     """The stochastic differential equation with the diffusion coefficient w_t = scale sigma_t^power (SiT).
 
-    By Euler and Maruyama; the last step is a mean, without noise. It takes many steps: the default's 250 in SiT.
+    By Euler and Maruyama; the last step is a mean, without noise. It needs many steps; SiT uses 250.
     """
 
     scale: float = 1.0
@@ -188,7 +190,11 @@ class SDESampler(Sampler):
 
 @dataclass(frozen=True)
 class ODESampler(Sampler):
-    """The ODE of a mean kernel, by a solver; a residual, as of dtm-mean, is added to the mean."""
+    """The ODE of a mean kernel, by a solver; a residual, as of dtm-mean, is added to the mean.
+
+    The mean and the residual are exact together by Euler steps. A solver of higher order already has the covariance
+    that Euler's steps lack, so that a residual on top adds too much: by an amount that decreases with the step.
+    """
 
     solver: Solver = Euler(1)
 
@@ -216,7 +222,12 @@ class GlassSampler(Sampler):
 
 
 def restart_sampler(*numbers: float) -> Sampler:
-    """Go back and forth on intervals given as (late, early, times); the paper's three without numbers."""
+    """At time `late`, add noise to return to `early`, `times` times; late,early,times for each interval.
+
+    Without numbers, the paper's three intervals: 1000 steps become 2400 transitions (Xu et al., 2023).
+    """
+    if len(numbers) % 3 or any(not times.is_integer() for times in numbers[2::3]):
+        raise ValueError(f"restart takes late,early,times for each interval, as in restart:0.6,0.4,1; got {numbers}.")
     intervals = zip(numbers[::3], numbers[1::3], map(int, numbers[2::3]), strict=True)
     return RestartSampler(tuple(intervals) or PAPER_RESTARTS)
 

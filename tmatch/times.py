@@ -58,6 +58,10 @@ class Times(ABC):
     def nearest(self, t: float) -> "FixedTime":
         """The training time closest to t."""
 
+    def snapped(self, points: list[float]) -> list[float]:
+        """The times of training that are closest to those of a named grid."""
+        return points
+
 
 @dataclass(frozen=True)
 class FixedTime:
@@ -109,6 +113,15 @@ class Grid(Times):
         k = min(range(self.steps), key=lambda k: abs(self.points[k] - t))
         return FixedTime(self.points[k], self.points[k + 1])
 
+    def snapped(self, points: list[float]) -> list[float]:
+        """The nearest points of this grid, if it is finer."""
+        if len(points) >= len(self.points):
+            return points
+        found = [min(self.points, key=lambda own: abs(own - t)) for t in points]
+        if len(set(found)) < len(found):
+            raise ValueError(f"A grid of {len(points) - 1} steps has times closer than the {self.steps} of training.")
+        return found
+
     def grid(self, steps: Steps | None) -> Tensor:
         """The whole grid, `steps` evenly chosen intervals of it, or a list of its times."""
         points = as_grid(self.points)
@@ -119,7 +132,8 @@ class Grid(Times):
             return points[[round(i * self.steps / chosen) for i in range(chosen + 1)]]
         unknown = [float(t) for t in chosen[:-1] if (points - t).abs().min() > 1e-6]
         if unknown:
-            raise ValueError(f"This model was not trained at t = {unknown}; choose from its grid {self.points}.")
+            trained = str(self) if self.steps > 32 else str(self.points)
+            raise ValueError(f"This model was not trained at t = {unknown[:8]}; choose from its grid: {trained}.")
         return chosen
 
 
@@ -192,6 +206,8 @@ def resolution(u: Tensor) -> Tensor:
 
 def exponential(u: Tensor) -> Tensor:
     """Each step but the last halves the remaining time: the paper's grid."""
+    if len(u) > 54:  # 1 - 2^-53 is the largest number below 1
+        raise ValueError(f"The grid 'exponential' has at most 53 steps; got {len(u) - 1}.")
     return as_grid(Grid.exponential(len(u) - 1).points)
 
 

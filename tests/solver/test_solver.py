@@ -1,5 +1,6 @@
 import math
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -93,6 +94,18 @@ def test_dpm_solver_takes_the_step_of_its_paper() -> None:
     torch.testing.assert_close(y_2, sigma[2] / sigma[1] * y_1 - alpha[2] * torch.expm1(-h[1]) * data)
 
 
+def test_unipc_keeps_what_is_added_between_its_steps() -> None:
+    y, grid = torch.zeros(1, dtype=torch.float64), torch.linspace(0.1, 0.9, 7).double()
+    ends = []
+    for kick in (0.0, 1.0):
+        state, step = y, UniPC(1).stepper()
+        for s, s_next in pairwise(grid):
+            state = step(lambda s, y: torch.zeros_like(y), state, s, s_next) + kick
+        ends.append(float(state))
+    assert ends[0] == 0
+    assert ends[1] == pytest.approx(6, rel=0.35)  # the data of each state extrapolate from those before
+
+
 def test_unipc_corrects_a_step_with_the_parabola_through_its_data() -> None:
     """The corrected state equals the exponential integral, by quadrature, of the interpolated data."""
     grid = torch.tensor([0.2, 0.4, 0.65], dtype=torch.float64)
@@ -100,7 +113,7 @@ def test_unipc_corrects_a_step_with_the_parabola_through_its_data() -> None:
     data = [torch.tensor([x], dtype=torch.float64) for x in (0.3, 0.9, 0.1)]
     solver, past, times = UniPC(1), None, (grid / (1 - grid)).log()
     for s, x in zip(grid.tolist(), data, strict=True):
-        before, past = past, solver.start(s, y, x, past)
+        before, past = past, replace(solver.start(s, y, x, past), end=y)  # each step has led to y
     assert before is not None
     u = torch.linspace(0, 1, 20_001, dtype=torch.float64) * (times[2] - times[1])
     parabola = sum(

@@ -32,6 +32,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "guidance_interval": ((0.0, 1.0), (0.0, 0.8), (0.2, 1.0)),
     "guidance_rescale": (0.0, 0.5, 1.0),
     "head_steps": (1, 2, 4, 8, 16, 32),
+    "last_head_steps": (None, 1, 2, 4),
+    "head_schedule": ("tokens", "time"),
     "solver": ("euler", "midpoint", "heun", "ab2", "ab3"),
     "order": ("random", "confidence"),
     "temperature": (0.7, 0.8, 0.9, 1.0),

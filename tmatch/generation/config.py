@@ -87,7 +87,7 @@ class SamplingConfig(Config):
     def times(self, own: Times, scale: float = 1.0) -> Steps | None:
         """What `Model.sample` takes as steps, for a model with its `own` times; `scale` as in `build_grid`."""
         steps = self.steps or len(own.grid(None)) - 1
-        return self.steps if self.grid is None else build_grid(self.grid, steps, scale)
+        return self.steps if self.grid is None else own.snapped(build_grid(self.grid, steps, scale))
 
     def build(self, null: Condition | None = None) -> SamplingParams:
         """The runtime objects; guidance needs a `null` condition, which unconditional models do not have."""

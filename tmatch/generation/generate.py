@@ -103,6 +103,8 @@ def generate(
 ) -> Generation:  # fmt: skip
     """One sample of `shape` (*grid, channels) per seed; the batch size changes only the rounding of matrix products.
 
+    An adaptive solver shares its steps among a batch, so that there a sample depends on the batch within the tolerance.
+
     `precision` applies to these products; states stay in float32.
     """
     require_seeds(seeds, steps)

@@ -81,7 +81,7 @@ class MeanODE(FromMean):
 
 
 class JointKernel(FromMean):
-    """Y ~ q(. | X_t) over all tokens jointly, exact if the mean is: GLASS (Holderrieth et al., 2025).
+    """Y ~ q(. | X_t) over all tokens jointly, exact if the mean is, as inner steps grow: GLASS (arXiv 2509.25170).
 
     X_T is sampled by an inner flow B_s = (1 - s) B_0 + s X_T given X_t. X_t and B_s are readings of X_T in Gaussian
     noise. Together they are one state with less noise, at a later time, where the mean kernel knows E[X_T | X_t, B_s],

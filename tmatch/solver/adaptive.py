@@ -30,7 +30,9 @@ class Adaptive(Solver):
         with needs_extra("An adaptive solver", "ode"):
             from torchdiffeq import odeint
         span = torch.stack((s, s_next)).to(y)
-        return odeint(velocity, y, span, method=self.method, rtol=self.rtol, atol=self.atol)[-1]
+        tolerances = {"rtol": self.rtol, "atol": self.atol}
+        last = {"step_t": span[1:]}  # or it would step beyond the end and interpolate
+        return odeint(velocity, y, span, method=self.method, options=last, **tolerances)[-1]
 
     def stepper(self) -> Step:
         return self.step

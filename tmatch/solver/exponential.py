@@ -28,17 +28,24 @@ def move(y: State, data: State, s: float, s_next: float) -> State:
 
 @dataclass(frozen=True)
 class Past:
-    """The start of a step: time, state and data, and the slope of the data over lambda in the `gap` before it."""
+    """The start of a step: time, state and data, and the slope of the data over lambda in the `gap` before it.
+
+    `end` is the state that the step has led to.
+    """
 
     s: float
     y: State
     data: State
     slope: State | float = 0.0
     gap: float = math.inf
+    end: State | float = 0.0
 
 
 class DPMSolver2M(FixedStep):
-    """DPM-Solver++(2M) (Lu et al., 2022): a step with the data in its middle, extrapolated over lambda."""
+    """DPM-Solver++(2M) (Lu et al., 2022): a step with the data in its middle, extrapolated over lambda.
+
+    From noise to data, the first two steps and the last, where lambda is infinite, are of first order.
+    """
 
     order, evaluations = 2, 1
 
@@ -48,9 +55,11 @@ class DPMSolver2M(FixedStep):
         def step(velocity: Velocity, y: State, s: Tensor, s_next: Tensor) -> State:
             now, end = float(s), float(s_next)
             start = self.start(now, y, y + (1 - now) * velocity(s, y), past.pop() if past else None)
-            past.append(start)
             h = log_snr(end) - log_snr(now)
-            return move(start.y, start.data + h / 2 * start.slope if math.isfinite(h) else start.data, now, end)
+            middle = start.data + h / 2 * start.slope if math.isfinite(h) else start.data
+            y_next = move(start.y, middle, now, end)
+            past.append(replace(start, end=y_next))
+            return y_next
 
         return step
 
@@ -66,7 +75,7 @@ class UniPC(DPMSolver2M):
 
     The corrected step integrates the parabola through the data before the step, at its start and at its end; the data
     at the end are those of the predicted state, so there is no other evaluation. Between noise and data, where all
-    three exist, the order is 3.
+    three exist, the order is 3. What others have added to the predicted state, such as a residual, stays.
     """
 
     order = 3
@@ -80,4 +89,4 @@ class UniPC(DPMSolver2M):
         constant = -math.expm1(-h)  # integrals of e^{u - h} times 1, u and u (u - h) over the step
         linear = h - constant
         integral = constant * past.data + linear * slope + (h**2 - (2 + h) * linear) * curvature
-        return replace(found, y=(1 - s) / (1 - past.s) * past.y + s * integral)
+        return replace(found, y=y + ((1 - s) / (1 - past.s) * past.y + s * integral - past.end))
