@@ -4,6 +4,7 @@ import ast
 import json
 import runpy
 from collections.abc import Callable, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tmatch.generation.config import SamplingConfig
 from tmatch.recipes import GROUPS
 from tmatch.runs import AnyRun, RunConfig
 from tmatch.sampler import SAMPLERS
+from tmatch.times import GRIDS
 from tmatch.variants import VARIANTS, HeadConfig
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +82,8 @@ def variants() -> str:
         ]
         for name, row in VARIANTS.items()
     ]  # fmt: skip
-    samplers = [[f"`{name}`", first_line(sampler.__doc__)] for name, sampler in SAMPLERS.items()]
+    samplers = [[f"`{name}{_numbers(make)}`", first_line(make.__doc__)] for name, make in SAMPLERS.items()]
+    grids = [[f"`{name}{_numbers(make, 1)}`", first_line(make.__doc__)] for name, make in GRIDS.items()]
     return f"""# Variants
 
 {NOTE}
@@ -93,11 +96,29 @@ for T transitions, n tokens and K unmasking iterations.
 
 ## Samplers
 
-A sampler is chosen when sampling, not when training: `tmatch generate --sampler restart`, `--sampler ddim:0.5`, or
-`model.sample(..., sampler=tm.RestartSampler())`. Full-history variants (`fhtm-*`, `ar-discrete`) take the default only.
+A sampler is chosen when sampling, not when training: `tmatch generate --sampler restart`, `--sampler overshoot:0.5`, or
+`model.sample(..., sampler=tm.OvershootSampler(0.5))`. Numbers follow the colon; their defaults are shown. Variants that
+predict the next state (AR, ARTM, FHTM, MAR, MARTM) take the default only. ODE samplers and `glass` need a mean: `fm`,
+`ddpm`, `x-prediction`, `dtm-mean`.
 
 {table(["sampler", "description"], samplers)}
+
+## Grids
+
+The times of the transitions, for variants whose steps are free: `--grid shifted:3`. A model that is trained on a finer
+grid takes its nearest times.
+
+{table(["grid", "description"], grids)}
 """
+
+
+def _numbers(make: Callable[..., object], skip: int = 0) -> str:
+    """The numbers that a name takes after a colon, with their defaults."""
+    found = list(signature(make).parameters.values())[skip:]
+    numbers = [p for p in found if isinstance(p.default, float) or p.default is None]
+    return (
+        ":" + ",".join(p.name if p.default is None else f"{p.name}={p.default:g}" for p in numbers) if numbers else ""
+    )
 
 
 def recipes() -> str:
