@@ -50,7 +50,8 @@ class TrainConfig(Config):
         if world > 1 and world % self.replicas:
             raise ValueError(f"{world} processes are not divisible into {self.replicas} train.replicas.")
         if self.batch_size % parts:
-            raise ValueError(f"batch_size {self.batch_size} is not divisible into {parts} parts; use a multiple of it.")
+            multiple = f"use a multiple of {parts}"
+            raise ValueError(f"batch_size {self.batch_size} is not divisible into {parts} parts; {multiple}.")
         return parts
 
     def resolve_device(self) -> torch.device:
