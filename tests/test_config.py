@@ -64,7 +64,7 @@ def test_what_papers_use_is_within_the_bounds() -> None:
         lambda: AssumedData(size=10**12),
         lambda: FiniteScalar((10**6,) * 4),
         lambda: build_sampler("restart:0.6,0.4,1e9"),
-        lambda: build_sampler("restart:0.6,0.4,inf"),
+        lambda: tm.RestartSampler(((0.6, 0.4, 10**9),)),
         lambda: positive_int("images", 2**70),
     ],
 )

@@ -199,7 +199,7 @@ class BatchParts(Dataset[Batch | Exception]):
                 if number >= workers:  # every worker has verified its share
                     yield from waiting
                     waiting.clear()
-        except (OSError, MemoryError, RuntimeError) as error:  # a worker did not start, or was killed
+        except (OSError, EOFError, MemoryError, RuntimeError) as error:  # a worker did not start, or was killed
             if workers:
                 raise ValueError(f"One of {workers} workers failed ({error}); set fewer --data.workers.") from error
             raise
