@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tmatch.codec.patch import Patchify
 from tmatch.data.batches import BatchSource, permutation
 from tmatch.data.shards import ShardSet
+from tmatch.reading import first_line
 from tmatch.tensors import State
 
 Sample = tuple[int, int]
@@ -201,7 +202,7 @@ class BatchParts(Dataset[Batch | Exception]):
                     waiting.clear()
         except (OSError, EOFError, MemoryError, RuntimeError) as error:  # a worker did not start, or was killed
             if workers:
-                raise ValueError(f"One of {workers} workers failed ({error}); set fewer --data.workers.") from error
+                raise ValueError(f"One of {workers} workers failed ({first_line(error)}); set fewer --data.workers.") from error
             raise
 
 
