@@ -202,7 +202,8 @@ class BatchParts(Dataset[Batch | Exception]):
                     waiting.clear()
         except (OSError, EOFError, MemoryError, RuntimeError) as error:  # a worker did not start, or was killed
             if workers:
-                raise ValueError(f"One of {workers} workers failed ({first_line(error)}); set fewer --data.workers.") from error
+                reason = first_line(error)
+                raise ValueError(f"One of {workers} workers failed ({reason}); set fewer --data.workers.") from error
             raise
 
 
