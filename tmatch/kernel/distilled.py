@@ -32,7 +32,7 @@ class DistilledResidual(ResidualFlow):
             raise ValueError(f"Distillation trains the velocity of Flow, not {name}: use the distribution flow.")
         if not distribution.head.joint:
             name = type(distribution.head).__name__
-            raise ValueError(f"Distillation needs one s per image, hence a joint head such as transformer; got {name}.")
+            raise ValueError(f"Distillation needs one s per image and so a joint head such as transformer; got {name}.")
         super().__init__(backbone, readout, distribution, head_patch, token_fraction)
 
     def check(self, process: Process, parametrization: Parametrization) -> None:
