@@ -364,6 +364,7 @@ def test_samplers_are_built_from_strings() -> None:
         "ab2:3": "does not take",
         "restart:0.6,0.4": "late,early,times",
         "restart:0.6,0.4,1.5": "late,early,times",
+        "restart:0.6,0.4,inf": "late,early,times",
     }.items():
         with pytest.raises(ValueError, match=words):
             tm.build_sampler(spec)

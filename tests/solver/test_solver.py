@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tmatch import Adaptive, Euler
-from tmatch.solver import AB2, AB3, SOLVERS, DPMSolver2M, FixedStep, UniPC
+from tmatch.solver import AB2, AB3, SOLVERS, DPMSolver2M, FixedStep, OneStep, UniPC
 from tmatch.solver.multistep import integration_weights
 
 ALL = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
@@ -35,6 +35,19 @@ def error(solver: type[FixedStep], points: list[float]) -> float:
 @pytest.mark.parametrize("power", [1, 1.5], ids=["equal", "stretched"])
 def test_the_error_decreases_with_the_order(solver: type[FixedStep], power: float) -> None:
     errors = [error(solver, [(i / n) ** power for i in range(n + 1)]) for n in (64, 128, 256)]
+    for coarse, fine in pairwise(errors):
+        assert math.log2(coarse / fine) == pytest.approx(solver.order, abs=0.15)
+
+
+def stretched(steps: int) -> list[float]:
+    return [(i / steps) ** 1.5 for i in range(steps + 1)]
+
+
+@pytest.mark.parametrize("solver", [kind for kind in SOLVERS.values() if issubclass(kind, OneStep)])
+@pytest.mark.parametrize("grid", [int, stretched], ids=["equal", "stretched"])
+def test_one_step_methods_have_their_order_from_noise_to_data(solver: type[FixedStep], grid) -> None:  # noqa: ANN001
+    y = torch.tensor([0.3, 0.6, -0.8], dtype=torch.float64)
+    errors = [(solver(grid(n)).solve(velocity, y) - solution(y)).abs().max().item() for n in (32, 64, 128)]
     for coarse, fine in pairwise(errors):
         assert math.log2(coarse / fine) == pytest.approx(solver.order, abs=0.15)
 
