@@ -24,9 +24,12 @@ BATCH_SIZE = 125
 
 
 class CaptionedImages(ABC):
-    """Images with one caption each; they are read or rendered on demand and need not fit in memory."""
+    """Images with one condition each; they are read or rendered on demand and need not fit in memory."""
 
     captions: Sequence[Any]
+    """A caption, the index of a class, or None for each image."""
+    classes: Sequence[str] | None = None
+    """Names of the classes, where `captions` are indices."""
 
     def __len__(self) -> int:
         return len(self.captions)

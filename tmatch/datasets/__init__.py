@@ -2,8 +2,7 @@
 
 A data set is a configuration whose `open()` reads the data and returns a `Dataset`: batches of states for training and
 validation, the codec and the conditioner that go with them, and a fingerprint of the contents. To add one whose images
-fit in memory, subclass `ImageData` with two methods that return images (`training`, `validation`) and add a row here;
-override `conditioning` where images come with class labels or with nothing instead of captions.
+fit in memory, subclass `ImageData` with two methods that return images (`training`, `validation`) and add a row here.
 """
 
 from functools import reduce

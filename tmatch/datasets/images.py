@@ -85,6 +85,10 @@ class ImageData(DataConfig):
 
     def conditioning(self, images: CaptionedImages, text: WordsConfig | None) -> dict[str, Any]:
         """Which conditioner to build: a row of `CONDITIONERS` and its arguments."""
+        if images.classes is not None:
+            return {"kind": "labels", "classes": tuple(images.classes), "width": (text or WordsConfig()).width}
+        if all(caption is None for caption in images.captions):
+            return {"kind": "none"}
         vocabulary = tuple(sorted({word for caption in images.captions for word in words_of(caption)}))
         return {"kind": "words", "vocabulary": vocabulary, **(text or WordsConfig()).model_dump()}
 
