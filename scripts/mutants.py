@@ -764,7 +764,8 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     }),
     "eval/tune.py": ("eval/test_tune.py", {
         "tune: distances are maximized": ("self.sign = -1 if", "self.sign = 1 if"),
-        "tune: the winner of the search is chosen": ("in range(1, BLOCKS + 1)]", "in (0,) * BLOCKS]"),
+        "tune: the winner of the search is chosen": ("blocks = range(SEARCH, SEARCH + FRESH)", "blocks = range(FRESH)"),
+        "tune: one block decides a race": ("blocks=range(blocks)), reverse", "blocks=range(1)), reverse"),
         "tune: fresh prompts with the seeds of the search": ("first_seed=numbers.start", "first_seed=0"),
         "tune: noise is ignored": (
             "abs(fmean(gaps)) <= stdev(gaps) / sqrt(len(gaps))", "fmean(gaps) == 0",
@@ -776,7 +777,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         ),
         "tune: half of the budget is left": ("while high - low > 1:", "while False:"),
         "tune: nothing is read from the log": ("if log.is_file() else []", "if False else []"),
-        "tune: nothing is searched": ("ROUNDS, FINALISTS, BLOCKS = 2,", "ROUNDS, FINALISTS, BLOCKS = 0,"),
+        "tune: nothing is searched": ("ROUNDS, FINALISTS = 2,", "ROUNDS, FINALISTS = 0,"),
     }),
     "app/tune.py": ("app/test_tune.py", {
         "tune: settings are chosen by test prompts": ('* prompts, "validation")', '* prompts, "test")'),

@@ -60,7 +60,7 @@ def test_tune_writes_presets_within_their_budgets(copied: Path) -> None:
     printed = json.loads(succeed("tune", str(copied), *TUNE, "--json").stdout)
     assert {file.name for file in copied.iterdir()} - before == {"presets.json"}
     assert json.loads((copied / "presets.json").read_text()) == printed
-    assert (printed["metric"], printed["split"], printed["prompts"]) == ("captions", "validation", 8)
+    assert (printed["metric"], printed["split"], printed["prompts"]) == ("captions", "validation", 16)
     presets = load_model(str(copied)).presets
     assert presets is not None
     for name, entry in presets.presets.items():
@@ -82,7 +82,7 @@ def test_settings_are_chosen_by_validation_prompts(copied: Path, monkeypatch: py
 
     monkeypatch.setattr(ShapesData, "eval_prompts", watched)
     succeed("tune", str(copied), *TUNE)
-    assert asked[0] == (10, "validation")
+    assert asked[0] == (24, "validation")
     assert {split for _, split in asked} == {"validation"}, "of the reference, too"
 
 

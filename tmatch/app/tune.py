@@ -16,7 +16,7 @@ from tmatch.app.tables import JsonFlag
 from tmatch.config import MAX_SAMPLING_STEPS, lookup
 from tmatch.data import CaptionedImages
 from tmatch.eval import METRICS
-from tmatch.eval.tune import BLOCKS, Tuner
+from tmatch.eval.tune import FRESH, SEARCH, Tuner
 from tmatch.files import cache_folder, locked, write_text
 from tmatch.generation.config import SamplingConfig
 from tmatch.generation.presets import PRESETS, PresetName, Presets
@@ -32,23 +32,24 @@ def main(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     *,
     metric: str | None = None,
-    prompts: int = 250,
-    fast: int = 4,
-    balanced: int = 16,
-    best: int = 32,
+    prompts: int = 100,
+    fast: int = 8,
+    balanced: int = 32,
+    best: int = 64,
     compute: Annotated[ComputeOptions, tyro.conf.arg(name="")] = COMPUTE_OPTIONS,
     as_json: JsonFlag = False,
 ) -> None:
     """Choose the presets of a model, `fast`, `balanced` and `best`; rerun the same command to resume.
 
     Sampler, guidance, head steps and so on are varied one at a time, starting from the model's own settings, and
-    compared by a metric on validation prompts. The best few are measured again on four times as many. The presets are
-    stored in the model's folder, and `balanced` becomes its default.
+    compared by a metric on validation prompts: many choices on a few, the best ones on four times as many. The best of
+    all are measured again on eight times as many fresh prompts. The presets are stored in the model's folder, and
+    `balanced` becomes its default.
 
     Args:
         model: a model of `tmatch models`, or the folder of a finished run or of an export.
         metric: a row of METRICS, such as captions; by default that of the data set the model was trained on.
-        prompts: number of validation prompts that settings are compared on.
+        prompts: number of validation prompts that all settings are compared on.
         fast: backbone evaluations per image, and head evaluations for each of these, at most. A model whose number of
             backbone evaluations is fixed keeps it.
         balanced: the same for `balanced`.
@@ -63,7 +64,7 @@ def main(
     loaded = load_model(model)
     _require_writable(model, loaded)
     given = () if metric is None else (metric,)
-    images, metrics = evaluation_set(model, loaded, given, (1 + BLOCKS) * prompts, "validation")
+    images, metrics = evaluation_set(model, loaded, given, (SEARCH + FRESH) * prompts, "validation")
     lookup("metric", METRICS, metrics[0])
     compute.prepare(loaded.pipeline)
     found = _tune(loaded, images, metrics[0], prompts, budgets, compute.precision)
@@ -98,7 +99,7 @@ def _tune(
             folder / "measurements.jsonl", precision=precision, progress=sys.stderr.isatty(),
         )  # fmt: skip
         presets = tuner.choose(model.config.run.sampling, budgets)
-    return Presets(metric=metric, prompts=BLOCKS * prompts, presets=presets)
+    return Presets(metric=metric, prompts=FRESH * prompts, presets=presets)
 
 
 def _print(found: Presets) -> None:

@@ -1,8 +1,9 @@
 """Choosing sampling settings within budgets of network evaluations, by a metric on validation prompts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from math import ceil, inf, sqrt
 from pathlib import Path
@@ -40,8 +41,10 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "top_p": (0.9, 0.95, None),
 }  # fmt: skip
 """What is tried for each option; what does not apply to a model is skipped."""
-ROUNDS, FINALISTS, BLOCKS = 2, 3, 4
-"""Rounds over the options at most, settings that are measured again, and the fresh blocks of prompts for it."""
+ROUNDS, FINALISTS = 2, 4
+"""Rounds over the options at most, and settings that are measured again."""
+SEARCH, FRESH = 4, 8
+"""Blocks of prompts that settings are compared on at most, and fresh blocks that the best ones are measured on."""
 
 
 class Measurement(Config):
@@ -73,10 +76,11 @@ class Budget:
 class Tuner:
     """Coordinate descent: one option at a time takes the choice of the best score, until none improves.
 
-    All settings are compared on the same prompts and seeds: block k is those from k * `count` on, and prompts repeat
-    with other seeds if there are too few. Block 0 serves the search. A budget N means at most N backbone evaluations
-    per image, and at most N head evaluations for each of these; a model that cannot do with so few takes the fewest it
-    can. Every measurement is a line of the `log`, from which a second run with the same arguments reads it.
+    The choices of an option race: all are measured on one block of prompts, the better half on two, and the better half
+    of those on four. All settings are compared on the same prompts and seeds: block k is those from k * `count` on, and
+    prompts repeat with other seeds if there are too few. A budget N means at most N backbone evaluations per image, and
+    at most N head evaluations for each of these; a model that cannot do with so few takes the fewest it can. Every
+    measurement is a line of the `log`, from which a second run with the same arguments reads it.
     """
 
     def __init__(
@@ -111,13 +115,13 @@ class Tuner:
         of the best, the cheapest is chosen.
         """
         presets: dict[PresetName, Preset] = {}
-        visited: dict[SamplingConfig, Measurement] = {}
+        visited: dict[SamplingConfig, None] = {}
         for name, backbone in budgets.items():
             start, budget = self.start(own, backbone)
-            visited |= {m.sampling: m for m in self.search(start, budget, name)}
-            allowed = [m for m in visited.values() if budget.allows(_cost(m))]
-            best = sorted(allowed, key=self.rank, reverse=True)[:FINALISTS]
-            finalists = [start, *(m.sampling for m in best), *(preset.sampling for preset in presets.values())]
+            visited |= dict.fromkeys(self.search(start, budget, name))
+            allowed = [sampling for sampling in visited if budget.allows(self.cost(sampling))]
+            best = self.distinct(sorted(allowed, key=self.rank, reverse=True))[:FINALISTS]
+            finalists = [start, *best, *(preset.sampling for preset in presets.values())]
             presets[name] = self.final([s for s in dict.fromkeys(finalists) if budget.allows(self.cost(s))], name)
             own = presets[name].sampling
         return presets
@@ -170,29 +174,57 @@ class Tuner:
             self._costs[sampling] = found.evaluations
         return self._costs[sampling]
 
-    def rank(self, found: Measurement) -> tuple[float, float]:
-        """The better score is the larger, then the lower cost."""
-        return self.sign * found.score, -self.work(found)
+    def rank(self, sampling: SamplingConfig, blocks: range = range(SEARCH)) -> tuple[float, float]:
+        """The better score on these blocks is the larger, then the lower cost."""
+        found = [self.measure(sampling, block) for block in blocks]
+        return self.sign * fmean(m.score for m in found), -self.work(found[0])
+
+    def distinct(self, settings: Sequence[SamplingConfig]) -> list[SamplingConfig]:
+        """The settings without those that generate the same images as an earlier one, to all appearances."""
+        images = {tuple(self.measure(s, block).score for block in range(SEARCH)): s for s in reversed(settings)}
+        return list(reversed(images.values()))
 
     def work(self, found: Measurement) -> float:
         """Multiplications per token, up to a factor: each evaluation uses every weight once."""
         backbone, head = self.sizes
         return found.backbone_evaluations * backbone + found.head_evaluations * head
 
-    def search(self, start: SamplingConfig, budget: Budget, name: str) -> list[Measurement]:
-        """All measurements of a coordinate descent within a budget."""
-        best = self.measure(start)
-        visited = [best]
+    def search(self, start: SamplingConfig, budget: Budget, name: str) -> list[SamplingConfig]:
+        """The settings that a coordinate descent within a budget measured on all blocks of the search."""
+        best, visited = start, [start]
         for _ in range(ROUNDS):
             before = best
             for option, choices in CHOICES.items():
+                found = [best]
                 for choice in progress_bar(choices, f"{name}: {option}", enabled=self.progress):
                     with suppress(ValueError):  # it does not apply to this model, or diverges
-                        visited.append(self.measure(self.changed(best.sampling, option, choice, budget)))
+                        sampling = self.changed(best, option, choice, budget)
+                        self.measure(sampling)
+                        found.append(sampling)
+                visited += self.race(list(dict.fromkeys(found)))
                 best = max(visited, key=self.rank)
             if best == before:
                 break
-        return visited
+        return list(dict.fromkeys(visited))
+
+    def race(self, settings: list[SamplingConfig]) -> list[SamplingConfig]:
+        """Those that remain when the worse half gives way each time that the number of blocks doubles."""
+        blocks = 1
+        while blocks < SEARCH:
+            order = sorted(settings, key=partial(self.rank, blocks=range(blocks)), reverse=True)
+            blocks *= 2
+            settings = self.measurable(order[: max(2, ceil(len(order) / 2))], range(blocks))
+        return settings
+
+    def measurable(self, settings: Iterable[SamplingConfig], blocks: range) -> list[SamplingConfig]:
+        """The settings that do not diverge on these blocks."""
+        found = []
+        for sampling in settings:
+            with suppress(ValueError):
+                for block in blocks:
+                    self.measure(sampling, block)
+                found.append(sampling)
+        return found
 
     def changed(self, sampling: SamplingConfig, option: str, choice: Any, budget: Budget) -> SamplingConfig:  # noqa: ANN401
         """The settings with another option, resized; raises if it has no effect on this model or is too expensive."""
@@ -207,18 +239,17 @@ class Tuner:
 
     def final(self, finalists: Sequence[SamplingConfig], name: str) -> Preset:
         """The cheapest of the settings that are within one standard error of the best on the fresh blocks."""
-        found: dict[SamplingConfig, list[Measurement]] = {}
-        for sampling in progress_bar(finalists, f"{name}: the best again", enabled=self.progress):
-            with suppress(ValueError):  # diverges
-                found[sampling] = [self.measure(sampling, block) for block in range(1, BLOCKS + 1)]
+        blocks = range(SEARCH, SEARCH + FRESH)
+        shown = progress_bar(finalists, f"{name}: the best again", enabled=self.progress)
+        found = [[self.measure(s, block) for block in blocks] for s in self.measurable(shown, blocks)]
         if not found:
             raise ValueError("All settings diverge: use another model.")
 
         def rank(blocks: list[Measurement]) -> tuple[float, float]:
             return self.sign * fmean(m.score for m in blocks), -self.work(blocks[0])
 
-        best = max(found.values(), key=rank)
-        ties = [blocks for blocks in found.values() if _within_noise(best, blocks)]
+        best = max(found, key=rank)
+        ties = [blocks for blocks in found if _within_noise(best, blocks)]
         chosen = max(ties, key=lambda blocks: tuple(reversed(rank(blocks))))
         return Preset(
             sampling=chosen[0].sampling, score=round(fmean(m.score for m in chosen), 6),
