@@ -18,6 +18,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from tmatch.config import Config
 from tmatch.files import locked
 from tmatch.reading import first_line
+from tmatch.tensors import warn_if_emulated
 from tmatch.train import checkpoint
 from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
@@ -81,6 +82,7 @@ class Trainer:
         self.distributed = distributed or init_distributed(config)
         self.parts = config.parts()
         self.task = task.to(config.resolve_device())
+        warn_if_emulated(config.precision, config.resolve_device().type)
         self.config = config
         self.run_config = run_config or config
         self.contents = contents
