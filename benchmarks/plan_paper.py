@@ -41,7 +41,8 @@ FITTED = Utilisation(backbone=0.019, head=0.0037)
 def model(name: str) -> tm.Model:
     """A model of the paper's size, with nothing allocated."""
     with torch.device("meta"):
-        return tm.build(name, tm.DiT(channels=16, width=2048, depth=24, heads=16, condition_width=4096), channels=16)
+        backbone = tm.DiT(channels=16, width=2048, depth=24, heads=16, condition_width=4096)
+        return tm.build(name, backbone, channels=16, head=tm.HeadConfig(width=1024))
 
 
 def formula(steps: int, head_steps: int) -> float:

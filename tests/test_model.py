@@ -141,6 +141,13 @@ def test_the_head_is_built_as_configured() -> None:
     assert (kernel.head.channels, kernel.head_patch) == (12, (1, 3))
 
 
+@ALL
+def test_a_head_is_as_wide_as_its_backbone_by_default(name: str) -> None:
+    heads = (tm.HeadConfig(depth=1), tm.HeadConfig(width=24, depth=1))  # the backbone's width is 24
+    default, explicit = ([p.shape for p in fresh_model(name, head=head).parameters()] for head in heads)
+    assert default == explicit
+
+
 def test_integer_and_bfloat16_states_are_cast_to_float32() -> None:
     model, given = small_model("fm"), condition(2)
     whole = (10 * data(2)).round()

@@ -7,8 +7,10 @@ into 2x2x4 patches, (batch, tokens, channels) for a sequence. A time is one numb
 
 import operator
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Literal, SupportsIndex, get_args
 
 import torch
@@ -116,6 +118,18 @@ def require_precision(precision: str) -> None:
         raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}; got {precision!r}.")
 
 
+@cache
+def warn_if_emulated(precision: Precision, device: str) -> None:
+    """Print once that bfloat16 is slow, on a CPU without instructions for it."""
+    if precision == "bfloat16" and device == "cpu" and not has_native_bfloat16(torch.cpu.get_capabilities()):
+        print("tmatch: bfloat16 is slower than float32 on this CPU, which only emulates it.", file=sys.stderr)
+
+
+def has_native_bfloat16(capabilities: Mapping[str, object]) -> bool:
+    """Whether a CPU with these capabilities multiplies bfloat16 matrices: AVX512_BF16 or AMX on x86, BF16 on ARM."""
+    return any(present is True for name, present in capabilities.items() if name.endswith("bf16"))
+
+
 @contextmanager
 def matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
     """Run matrix products on a device in that precision; 'float32' keeps PyTorch's setting.
@@ -123,6 +137,7 @@ def matmul_precision(precision: Precision, device: torch.device) -> Iterator[Non
     'bfloat16' is autocast. 'tf32' is a process-wide setting, restored on exit, that only some hardware supports.
     """
     require_precision(precision)
+    warn_if_emulated(precision, device.type)
     if precision == "bfloat16":
         with torch.autocast(device.type, torch.bfloat16):
             yield

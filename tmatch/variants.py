@@ -51,7 +51,7 @@ class HeadConfig(Config):
     distribution: Annotated[str, _one_of("distribution", DISTRIBUTIONS)] = Field(
         default="flow", description=f"model of a token given the backbone's output: {', '.join(DISTRIBUTIONS)}"
     )
-    width: Dimension = Field(default=1024, description="hidden width")
+    width: Dimension | None = Field(default=None, description="hidden width; None: that of the backbone")
     depth: Layers = Field(default=6, description="number of blocks")
     patch: tuple[Dimension, ...] | None = Field(
         default=None, description="backbone tokens that one head token covers, such as (1, 4)"
@@ -86,7 +86,7 @@ def _readout(backbone: nn.Module, channels: int) -> nn.Linear:
 
 def _distribution(backbone: nn.Module, channels: int, head: HeadConfig, timed: bool = True) -> TokenDistribution:
     tokens, width = prod(head.patch or (1,)), _integer(backbone, "width")
-    network = HEADS[head.kind](tokens * channels, tokens * width, head.width, head.depth, timed)
+    network = HEADS[head.kind](tokens * channels, tokens * width, head.width or width, head.depth, timed)
     return DISTRIBUTIONS[head.distribution](network, head.samples_per_token, DENSITIES[head.density])
 
 

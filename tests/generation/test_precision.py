@@ -1,5 +1,7 @@
 """Sampling in lower precision."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from laws import SHAPE, condition, shape_of, small_model, steps_of
@@ -7,7 +9,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tmatch as tm
-from tmatch.tensors import Precision, matmul_precision
+from tmatch.conditioning import ClassLabels
+from tmatch.data import InMemory
+from tmatch.tensors import Precision, matmul_precision, warn_if_emulated
+from tmatch.train import Captioned, GeneratorTask, TrainConfig, Trainer
 
 CPU = torch.device("cpu")
 
@@ -69,6 +74,37 @@ def test_weights_created_in_inference_mode_work() -> None:
     with torch.inference_mode():
         model = small_model("fm")
     assert sampled(model, "fm", "bfloat16").isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("cpu", "native"),
+    [
+        ({"architecture": "x86_64", "avx2": True, "avx512_bf16": False, "amx_bf16": False}, False),
+        ({"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, True),
+        ({"architecture": "aarch64", "neon": True, "bf16": True, "sve_max_length": 256}, True),
+    ],
+    ids=["AVX2", "AVX512_BF16", "ARM"],
+)
+def test_emulated_bfloat16_warns_once(
+    cpu: dict[str, object], native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """In training and in sampling."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu)
+    model = small_model("fm")
+
+    def train() -> None:
+        data = Captioned(InMemory(torch.randn(2, *SHAPE)), [0, 1])
+        task = GeneratorTask(small_model("fm"), ClassLabels(2, width=8), data)
+        Trainer(task, TrainConfig(steps=1, batch_size=2, precision="bfloat16", device="cpu"), tmp_path)
+
+    for use in (train, lambda: sampled(model, "fm", "bfloat16")):
+        warn_if_emulated.cache_clear()
+        for _ in range(2):
+            use()
+        assert capsys.readouterr().err.count("bfloat16") == (0 if native else 1)
+    sampled(model, "fm", "float32")
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("before", ["highest", "medium"])

@@ -36,8 +36,8 @@ def test_lower_precision_is_not_slower() -> None:
 
 def test_the_sizes_of_the_paper_allocate_nothing() -> None:
     with torch.device("meta"):
-        dit = tm.build("dtm", tm.DiT(16, 2048, 24, 16, 4096), 16)
-        llama = tm.build("fhtm-3", tm.Llama(16, 2048, 34, 16, 4096), 16)
+        dit = tm.build("dtm", tm.DiT(16, 2048, 24, 16, 4096), 16, tm.HeadConfig(width=1024))
+        llama = tm.build("fhtm-3", tm.Llama(16, 2048, 34, 16, 4096), 16, tm.HeadConfig(width=1024))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for whole in (dit, llama):
         assert parameters(whole)["backbone"] == pytest.approx(1.7e9, rel=0.05)

@@ -20,7 +20,6 @@ SMALL = AutoencoderRun(
 
 def test_a_run_trains_standardizes_saves_and_evaluates(tmp_path: Path) -> None:
     result = fit(SMALL, tmp_path)
-    assert result is not None
     assert set(result) == {"captions_satisfied", "squared_error"}
     loaded = load_autoencoder_file(tmp_path / "autoencoder.safetensors", SMALL)
     assert not torch.equal(loaded.scale, torch.ones(4))

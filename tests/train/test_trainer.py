@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from tmatch import files
 from tmatch.config import FREE, Config, default_settings, free_keys
 from tmatch.data import InMemory
-from tmatch.train import Captioned, TrainConfig, Trainer, checkpoint
+from tmatch.train import Captioned, Interrupted, TrainConfig, Trainer, checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_run import STEPS, main, processes, task, trainer
@@ -30,7 +30,7 @@ def assert_same_bits(first: Trainer, second: Trainer) -> None:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     torch.set_num_threads(1)
     run = trainer(tmp_path_factory.mktemp("undisturbed"))
-    assert run.run()
+    run.run()
     return run
 
 
@@ -66,26 +66,31 @@ def test_kill_9_changes_nothing(undisturbed: Trainer, count: int, tmp_path: Path
         process.join(300)
         assert process.exitcode == -signal.SIGKILL
     final = trainer(tmp_path)
-    assert final.run()
+    final.run()
     assert_same_bits(final, undisturbed)
 
 
-def test_an_interrupted_run_finishes_its_step_saves_and_resumes(undisturbed: Trainer, tmp_path: Path) -> None:
-    run, before = trainer(tmp_path, checkpoint_every=1000), signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_finishes_its_step_saves_and_resumes(
+    number: signal.Signals, undisturbed: Trainer, tmp_path: Path
+) -> None:
+    run, before = trainer(tmp_path, checkpoint_every=1000), signal.getsignal(number)
     update = run.update
 
     def interrupt_in_the_middle() -> float:
         if run.step == 6:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return update()
 
     run.update = interrupt_in_the_middle  # type: ignore[method-assign]
-    assert not run.run()
+    with pytest.raises(Interrupted) as interrupted:
+        run.run()
+    assert interrupted.value.preempted == (number == signal.SIGTERM)
     assert run.step == 7
     resumed = trainer(tmp_path)
-    assert resumed.run()
+    resumed.run()
     assert_same_bits(resumed, undisturbed)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
 
 
 def test_free_settings_may_change(tmp_path: Path) -> None:
@@ -100,7 +105,7 @@ def test_free_settings_may_change(tmp_path: Path) -> None:
 
 def test_a_run_that_stops_between_saving_and_validation_validates_on_resume(tmp_path: Path) -> None:
     whole = trainer(tmp_path / "whole", steps=4, validate_every=2)
-    assert whole.run()
+    whole.run()
     stopped = trainer(tmp_path / "cut", steps=4, validate_every=2)
     stopped._evaluate = lambda validate, preview: sys.exit() if validate else None  # type: ignore[method-assign]
     with pytest.raises(SystemExit):
@@ -108,8 +113,8 @@ def test_a_run_that_stops_between_saving_and_validation_validates_on_resume(tmp_
     again = trainer(tmp_path / "cut", steps=4, validate_every=2)
     again.resume()
     assert again.step == 2
-    assert again.run()
-    assert trainer(tmp_path / "cut", steps=4, validate_every=2).run(), "and only once"
+    again.run()
+    trainer(tmp_path / "cut", steps=4, validate_every=2).run()  # and only once
     assert [line["step"] for line in again.monitor.validations.read()] == [2, 4]
     assert again.monitor.validations.read() == whole.monitor.validations.read()
 
@@ -163,7 +168,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytes
 
 def test_a_rerun_completes_an_interrupted_removal(tmp_path: Path) -> None:
     """A run that was killed after its last checkpoint, while it removed an older one, leaves nothing behind."""
-    assert trainer(tmp_path, checkpoint_every=1).run(until=3)
+    trainer(tmp_path, checkpoint_every=1).run(until=3)
     (tmp_path / "step-00000001").mkdir()
     trainer(tmp_path, checkpoint_every=1).resume()
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000002", "step-00000003"]
@@ -233,7 +238,7 @@ def test_every_step_has_noise_of_its_own() -> None:
 
 def test_the_average_is_validated_beside_the_weights(tmp_path: Path) -> None:
     run = trainer(tmp_path, awake=True, steps=6, validate_every=6)
-    assert run.run()
+    run.run()
     (line,) = run.monitor.validations.read()
     assert line["raw"] == pytest.approx(run.task.validate())
     assert line["ema"] == pytest.approx(run.ema.validate())
@@ -281,11 +286,11 @@ def test_a_folder_is_trained_by_one_run_at_a_time(tmp_path: Path) -> None:
             return super().update()
 
     config = TrainConfig(steps=2, batch_size=8, warmup=5, validate_every=0)
-    assert Busy(task(), config, tmp_path).run()
+    Busy(task(), config, tmp_path).run()
     assert rejected == [0, 1]
     with pytest.raises(ValueError, match="another learning_rate"):
         trainer(tmp_path, steps=2, learning_rate=0.5).run()
-    assert trainer(tmp_path, steps=2).run(), "the folder is unlocked, after an error too"
+    trainer(tmp_path, steps=2).run()  # the folder is unlocked, after an error too
 
 
 def test_a_setting_that_one_side_lacks_counts_as_its_default(tmp_path: Path) -> None:

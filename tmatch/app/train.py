@@ -8,7 +8,7 @@ from tmatch.app.overrides import as_file
 from tmatch.app.parse import INTERRUPTED
 from tmatch.ranks import rank_and_world_size
 from tmatch.runs import AnyRun, fit, preflight
-from tmatch.train.interrupt import preempted
+from tmatch.train import Interrupted
 
 
 def main(recipe: AnyRun, *, out: Path, config: Path | None = None, dry_run: bool = False) -> None:
@@ -24,11 +24,12 @@ def main(recipe: AnyRun, *, out: Path, config: Path | None = None, dry_run: bool
         print(as_file(recipe), end="", flush=True)
         preflight(recipe, out)
         return
-    result = fit(recipe, out, progress=True)
-    if result is None:
+    try:
+        result = fit(recipe, out, progress=True)
+    except Interrupted as interrupted:
         if rank_and_world_size()[0] == 0:
             print("tmatch: interrupted and saved; rerun the same command to resume.", file=sys.stderr)
-        sys.exit(0 if preempted() else INTERRUPTED)
+        sys.exit(0 if interrupted.preempted else INTERRUPTED)
     if result:  # of several processes only the first returns one
         print(json.dumps(result, indent=2))
         print(f"tmatch: finished; the weights are in {str(out)!r}", file=sys.stderr)

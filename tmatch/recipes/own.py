@@ -22,7 +22,7 @@ def folder_dtm() -> RunConfig:
     )
     return RunConfig(
         train=train, variant="dtm-mean", data=FolderData(), autoencoder="none", text=WordsConfig(),
-        sampling=SamplingConfig(guidance=3.0),
+        head=HeadConfig(width=128, depth=2), sampling=SamplingConfig(guidance=3.0),
     )  # fmt: skip
 
 

@@ -54,7 +54,8 @@ def _paper(variant: str, description: str, **settings: Any) -> Callable[[], RunC
         )  # fmt: skip
         backbone = BackboneConfig(width=2048, depth=24, heads=16, checkpointing=True)
         defaults: dict[str, Any] = {
-            "backbone": backbone, "head": HeadConfig(samples_per_token=_SAMPLES_PER_TOKEN.get(variant, 1)),
+            "backbone": backbone,
+            "head": HeadConfig(width=1024, samples_per_token=_SAMPLES_PER_TOKEN.get(variant, 1)),
             "patch": (1, 1) if VARIANTS[variant].discrete else (2, 2), "sampling": _PAPER[variant],
         }  # fmt: skip
         data = ShardsData(workers=4)

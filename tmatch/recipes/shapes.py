@@ -19,7 +19,7 @@ def _shapes(variant: str, steps: int, description: str, **settings: Any) -> Call
             steps=steps, batch_size=64, learning_rate=2e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=200,
             cooldown=0.3, ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
         )  # fmt: skip
-        own = {"autoencoder": "shapes", "text": WordsConfig(), **settings}
+        own = {"autoencoder": "shapes", "text": WordsConfig(), "head": HeadConfig(width=128, depth=2), **settings}
         return RunConfig(train=train, variant=variant, data=ShapesData(), **own)
 
     recipe.__doc__ = description

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tmatch.config import nonempty_path
 from tmatch.runs.autoencoder import AutoencoderRun, fit_autoencoder, preflight_autoencoder
 from tmatch.runs.config import BackboneConfig, InitConfig, ModelConfig, RunConfig
 from tmatch.runs.fit import fit_generator, preflight_generator
@@ -11,8 +12,13 @@ from tmatch.runs.load import MODELS, LoadedModel, load_model
 AnyRun = RunConfig | AutoencoderRun
 
 
-def fit(run: AnyRun, out: Path, progress: bool = False) -> dict[str, Any] | None:
-    """Train, or resume the run in `out`. None if it was interrupted: call it again to resume."""
+def fit(run: AnyRun, out: str | Path, progress: bool = False) -> dict[str, Any]:
+    """Train, or resume the run in `out`; then write the averaged weights, and return what the finished model measures.
+
+    Raises `Interrupted` on Ctrl-C or SIGTERM, after saving: call it again to resume. Of several processes only rank 0
+    evaluates the model; the others return {}.
+    """
+    out = nonempty_path(out)
     if isinstance(run, AutoencoderRun):
         return fit_autoencoder(run, out, progress)
     return fit_generator(run, out, progress)

@@ -38,11 +38,8 @@ def preflight_autoencoder(run: AutoencoderRun, out: Path) -> None:
     run.data.validation(run.held_out)
 
 
-def fit_autoencoder(run: AutoencoderRun, out: Path, progress: bool = False) -> dict[str, float] | None:
-    """Train, or resume the run in `out`; then write the averaged weights and evaluate them on new images.
-
-    Returns None if training was interrupted: call it again to resume.
-    """
+def fit_autoencoder(run: AutoencoderRun, out: Path, progress: bool = False) -> dict[str, float]:
+    """Train, or resume the run in `out`; then write the averaged weights and evaluate them on new images."""
     preflight_autoencoder(run, out)
     images = torch.cat(list(run.data.training().batches(1000))).to(run.train.resolve_device())
     with seeded_init(run.train.seed):
@@ -51,8 +48,7 @@ def fit_autoencoder(run: AutoencoderRun, out: Path, progress: bool = False) -> d
     trainer = Trainer(task, run.train, out, run_config=run, contents=fingerprint)
     trainer.resume()
     write_text(out / SETTINGS, run.model_dump_json(indent=2) + "\n")
-    if not trainer.run(progress=progress):
-        return None
+    trainer.run(progress=progress)
     average = trainer.ema
     assert isinstance(average, AutoencoderTask)
     average.autoencoder.standardise(images)

@@ -67,7 +67,7 @@ class RunConfig(Config):
     )
     patch: tuple[Dimension, Dimension] = Field(default=(2, 2), description="latent pixels per token")
     backbone: BackboneConfig = BackboneConfig()
-    head: HeadConfig = HeadConfig(width=128, depth=2)
+    head: HeadConfig = HeadConfig(depth=2)
     text: WordsConfig | None = Field(default=None, description="text encoder of in-memory images")
     init: InitConfig = InitConfig()
     caption_dropout: float = Field(default=0.1, ge=0, le=1, description="fraction of captions dropped in training")

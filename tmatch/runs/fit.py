@@ -26,11 +26,8 @@ from tmatch.train.launch import init_distributed
 from tmatch.train.resume import require_resumable
 
 
-def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str, Any] | None:
-    """Train, or resume the run in `out`; then write the averaged weights and evaluate them.
-
-    Returns the result, {} on ranks other than 0, or None if training was interrupted: call it again to resume.
-    """
+def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str, Any]:
+    """Train, or resume the run in `out`; then write the averaged weights and evaluate them."""
     preflight_generator(run, out)
     distributed = init_distributed(run.train)
     context = OpenContext(
@@ -47,8 +44,7 @@ def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str
         if trainer.step < run.train.steps:  # results of an earlier, shorter run are out of date
             for name in ("model.safetensors", "result.json", PRESETS):
                 (out / name).unlink(missing_ok=True)
-    if not trainer.run(progress=progress):
-        return None
+    trainer.run(progress=progress)
     average = distributed.gather(trainer.ema)
     weights = {} if average is None else merge_lora(average.state_dict())
     trainer.require_finite(weights.values())

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_seen: list[int] = []
 
 
-def preempted() -> bool:
-    """Return whether the last request to stop was SIGTERM (a scheduler), not SIGINT (Ctrl-C)."""
-    return _seen[-1:] == [signal.SIGTERM]
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted by Ctrl-C or SIGTERM, and saved: start it again to resume.
 
+    It is `preempted` if the last signal was SIGTERM, as from a scheduler. Like any KeyboardInterrupt, it is not caught
+    by `except Exception`.
+    """
 
-def mark_preempted() -> None:
-    """Record that another process of the run received SIGTERM."""
-    _seen.append(signal.SIGTERM)
+    def __init__(self, step: int, preempted: bool) -> None:
+        super().__init__(f"The run was interrupted and saved at step {step:,}; start it again to resume.")
+        self.preempted = preempted
 
 
 @contextmanager
@@ -26,7 +27,6 @@ def interruptions() -> Iterator[list[int]]:
 
     def note(number: int, _: object) -> None:
         received.append(number)
-        _seen.append(number)
 
     numbers = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, note) for number in numbers}

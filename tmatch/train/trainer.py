@@ -2,6 +2,7 @@
 
 import copy
 import math
+import signal
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -17,11 +18,12 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from tmatch.config import Config
 from tmatch.files import locked
 from tmatch.reading import first_line
+from tmatch.tensors import warn_if_emulated
 from tmatch.train import checkpoint
 from tmatch.train.checkpoint import Tensors
 from tmatch.train.config import TrainConfig
 from tmatch.train.distributed import Distributed
-from tmatch.train.interrupt import interruptions, mark_preempted, preempted
+from tmatch.train.interrupt import Interrupted, interruptions
 from tmatch.train.launch import init_distributed
 from tmatch.train.monitor import Monitor, ProgressReport
 from tmatch.train.resume import CONTENTS, require_same_run
@@ -80,6 +82,7 @@ class Trainer:
         self.distributed = distributed or init_distributed(config)
         self.parts = config.parts()
         self.task = task.to(config.resolve_device())
+        warn_if_emulated(config.precision, config.resolve_device().type)
         self.config = config
         self.run_config = run_config or config
         self.contents = contents
@@ -102,17 +105,17 @@ class Trainer:
             for network in task.compile_modules():
                 network.compile()
 
-    def run(self, until: int | None = None, progress: bool = False) -> bool:
-        """Train to the end, or `until` a step, from the newest checkpoint if any; return whether it got there.
+    def run(self, until: int | None = None, progress: bool = False) -> None:
+        """Train to the end, or `until` a step, from the newest checkpoint if any.
 
-        On Ctrl-C or SIGTERM it finishes its step and saves; the next call resumes.
+        On Ctrl-C or SIGTERM it finishes its step, saves, and raises `Interrupted`; the next call resumes.
         """
         if not self.resumed:
             self.resume()
         with self._locked():
-            return self._run(until, progress)
+            self._run(until, progress)
 
-    def _run(self, until: int | None, progress: bool) -> bool:
+    def _run(self, until: int | None, progress: bool) -> None:
         last = self.config.steps if until is None else min(until, self.config.steps)
         first, started = self.step, time.perf_counter()
         report = ProgressReport(self.config.steps, progress and self.distributed.rank == 0)
@@ -132,11 +135,11 @@ class Trainer:
             if self.step < last:
                 self.save()
             self.distributed.finish_save(wait=True)
-            if self.distributed.any_rank(preempted()):
-                mark_preempted()
+            preempted = self.distributed.any_rank(interrupted[-1:] == [signal.SIGTERM])
         self.monitor.flush()
         self.distributed.drain()
-        return self.step == last
+        if self.step < last:
+            raise Interrupted(self.step, preempted)
 
     def _due(self) -> tuple[bool, bool]:
         """Return whether a validation and a preview are due."""
