@@ -32,7 +32,7 @@ def main(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     *,
     metric: str | None = None,
-    prompts: int = 100,
+    prompts: int = 50,
     fast: int = 8,
     balanced: int = 32,
     best: int = 64,

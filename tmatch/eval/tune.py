@@ -42,7 +42,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """What is tried for each option; what does not apply to a model is skipped."""
 ROUNDS, FINALISTS = 2, 4
-"""Rounds over the options at most, and settings that are measured again."""
+"""Rounds over the options at most for the first preset (the others take one), and settings that are measured again."""
 SEARCH, FRESH = 4, 8
 """Blocks of prompts that settings are compared on at most, and fresh blocks that the best ones are measured on."""
 
@@ -118,7 +118,7 @@ class Tuner:
         visited: dict[SamplingConfig, None] = {}
         for name, backbone in budgets.items():
             start, budget = self.start(own, backbone)
-            visited |= dict.fromkeys(self.search(start, budget, name))
+            visited |= dict.fromkeys(self.search(start, budget, name, rounds=1 if presets else ROUNDS))
             allowed = [sampling for sampling in visited if budget.allows(self.cost(sampling))]
             best = self.distinct(sorted(allowed, key=self.rank, reverse=True))[:FINALISTS]
             finalists = [start, *best, *(preset.sampling for preset in presets.values())]
@@ -189,10 +189,10 @@ class Tuner:
         backbone, head = self.sizes
         return found.backbone_evaluations * backbone + found.head_evaluations * head
 
-    def search(self, start: SamplingConfig, budget: Budget, name: str) -> list[SamplingConfig]:
+    def search(self, start: SamplingConfig, budget: Budget, name: str, rounds: int = ROUNDS) -> list[SamplingConfig]:
         """The settings that a coordinate descent within a budget measured on all blocks of the search."""
         best, visited = start, [start]
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             before = best
             for option, choices in CHOICES.items():
                 found = [best]
