@@ -57,8 +57,9 @@ def bare_step(trainer: Trainer) -> Callable[[], None]:
     def step() -> None:
         task.model.loss(x, tm.RandomStreams.derive(0, 0, size), task.encoder.encode(ids, mask)).mean().backward()
         nn.utils.clip_grad_norm_(task.parameters(), trainer.config.max_grad_norm)
-        trainer.optimizer.step()
-        trainer.optimizer.zero_grad()
+        for optimizer in trainer.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
     return step
 

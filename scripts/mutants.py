@@ -578,11 +578,31 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "train/test_trainer.py::test_the_averaged_weights_follow_their_equation",
         ),
     }),
-    "train/trainer.py": ("train/test_trainer.py::test_an_update_is_a_clipped_step_of_adamw", {
+    "train/optimizer.py": ("train/test_trainer.py::test_an_update_is_a_clipped_step_of_adamw", {
         "optimizer: the head is missing": (
-            "[parameter for parameter in task.parameters() if parameter.requires_grad]",
-            '[p for n, p in task.named_parameters() if p.requires_grad and "head" not in n]',
+            "[parameter for parameter in networks.parameters() if parameter.requires_grad]",
+            '[p for n, p in networks.named_parameters() if p.requires_grad and "head" not in n]',
         ),
+        "optimizer: no weight decay": ("weight_decay=decay", "weight_decay=0.0"),
+        "optimizer: default betas": ("betas, weight_decay=decay", "weight_decay=decay"),
+        "muon: not orthogonal": (
+            "for a, b, c in POLAR_EXPRESS:", "for a, b, c in ():", "train/test_optimizer.py",
+        ),
+        "muon: no momentum": (
+            'lerp_(parameter.grad, 1 - group["momentum"])', "copy_(parameter.grad)", "train/test_optimizer.py",
+        ),
+        "muon: no Nesterov momentum": (
+            'parameter.grad.lerp(average, group["momentum"])', "average", "train/test_optimizer.py",
+        ),
+        "muon: projections are not taken apart": (
+            "rows in (2 * columns, 3 * columns)", "rows in ()", "train/test_optimizer.py",
+        ),
+        "muon: takes all weights": (
+            "layer for block in blocks for layer in block.modules()", "layer for layer in networks.modules()",
+            "train/test_optimizer.py",
+        ),
+    }),
+    "train/trainer.py": ("train/test_trainer.py::test_an_update_is_a_clipped_step_of_adamw", {
         "EMA: averages and weights swapped": (
             "for t in (self.ema, self.task))", "for t in (self.task, self.ema))",
             "train/test_trainer.py::test_the_averaged_weights_follow_their_equation",
@@ -592,14 +612,16 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "train/test_trainer.py::test_the_averaged_weights_follow_their_equation",
         ),
         "EMA: averaged before the step": (
-            "        self.optimizer.step()\n" "        self.optimizer.zero_grad()\n"
+            "        for optimizer in self.optimizers:\n"
+            "            optimizer.step()\n            optimizer.zero_grad()\n"
             "        averaged, weights = ([self.distributed.to_local(p) for p in t.parameters()] for t in "
             "(self.ema, self.task))\n"
             "        get_ema_multi_avg_fn(self.config.ema_decay_at(self.step))(averaged, weights, None)\n",
             "        averaged, weights = ([self.distributed.to_local(p) for p in t.parameters()] for t in "
             "(self.ema, self.task))\n"
             "        get_ema_multi_avg_fn(self.config.ema_decay_at(self.step))(averaged, weights, None)\n"
-            "        self.optimizer.step()\n" "        self.optimizer.zero_grad()\n",
+            "        for optimizer in self.optimizers:\n"
+            "            optimizer.step()\n            optimizer.zero_grad()\n",
             "train/test_trainer.py::test_the_averaged_weights_follow_their_equation",
         ),
         "optimizer: the learning rate never changes": (
@@ -608,12 +630,10 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "optimizer: gradients are not clipped": (
             "self.task.parameters(), self.config.max_grad_norm)", "self.task.parameters(), math.inf)",
         ),
-        "optimizer: no weight decay": ("weight_decay=config.weight_decay", "weight_decay=0.0"),
-        "optimizer: default betas": ("betas=config.betas, ", ""),
         "accumulation: the sum of the parts": (
             " / len(mine)\n", "\n", "train/test_trainer.py::test_accumulated_gradients_equal_those_of_the_whole_batch",
         ),
-        "optimizer: gradients are never reset": ("self.optimizer.zero_grad()", "pass"),
+        "optimizer: gradients are never reset": ("            optimizer.zero_grad()\n", ""),
         "resume: the moments are lost": (
             '"optimizer": moments}', '"optimizer": {}}', "train/test_trainer.py::test_a_resumed_run_has_the_same_bits",
         ),

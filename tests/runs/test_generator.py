@@ -20,6 +20,7 @@ from tmatch.eval.evaluate import evaluate
 from tmatch.generation.config import SamplingConfig
 from tmatch.runs import MODELS, AutoencoderRun, BackboneConfig, RunConfig, fit, load_model
 from tmatch.runs.export import export
+from tmatch.times import Continuous, LogitNormal, Uniform
 from tmatch.train import TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
@@ -244,3 +245,11 @@ def test_a_model_rejects_another_codebook(levels: tuple[int, ...], tmp_path: Pat
         load_model(str(tmp_path / "run"))
     with pytest.raises(ValueError, match="another"):
         fit(changed(run, steps=6), tmp_path / "run")
+
+
+def test_the_density_of_times_is_the_runs_own_or_the_variants() -> None:
+    run = small_run("fm")
+    assert run.row.times == Continuous(Uniform(), steps=256)
+    assert run.model_copy(update={"density": "logit-normal"}).row.times == Continuous(LogitNormal(), steps=256)
+    with pytest.raises(ValueError, match="leave out density"):
+        RunConfig.model_validate({**small_run("artm-2").model_dump(), "density": "logit-normal"})

@@ -84,22 +84,27 @@ def assert_same_run(out: Path, single: Path) -> None:
     assert validations[0]["ema"] == pytest.approx(validations[1]["ema"], abs=1e-4)
 
 
+@pytest.fixture(scope="module", params=["adamw", "muon"])
+def optimizer(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def single(tmp_path_factory: pytest.TempPathFactory, optimizer: str) -> Path:
     out = tmp_path_factory.mktemp("single")
-    trainer(out, **SETTINGS).run()
+    trainer(out, **SETTINGS, optimizer=optimizer).run()
     return out
 
 
 @pytest.fixture(scope="module")
-def fsdp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fsdp(tmp_path_factory: pytest.TempPathFactory, optimizer: str) -> Path:
     out = tmp_path_factory.mktemp("fsdp")
-    launch(out, 2, parallel="fsdp")
+    launch(out, 2, parallel="fsdp", optimizer=optimizer)
     return out
 
 
-def test_ddp_takes_the_steps_of_one_process(single: Path, tmp_path: Path) -> None:
-    launch(tmp_path, 2, parallel="ddp", gradient_accumulation_steps=2)
+def test_ddp_takes_the_steps_of_one_process(single: Path, optimizer: str, tmp_path: Path) -> None:
+    launch(tmp_path, 2, parallel="ddp", gradient_accumulation_steps=2, optimizer=optimizer)
     assert_same_run(tmp_path, single)
 
 
@@ -107,30 +112,34 @@ def test_fsdp_takes_the_steps_of_one_process(single: Path, fsdp: Path) -> None:
     assert_same_run(fsdp, single)
 
 
-def test_hsdp_takes_the_steps_of_one_process(single: Path, tmp_path: Path) -> None:
-    launch(tmp_path, 4, parallel="fsdp", replicas=2)
+@pytest.mark.parametrize("optimizer", ["muon"], indirect=True)
+def test_hsdp_takes_the_steps_of_one_process(single: Path, optimizer: str, tmp_path: Path) -> None:
+    launch(tmp_path, 4, parallel="fsdp", replicas=2, optimizer=optimizer)
     assert_same_run(tmp_path, single)
 
 
-def test_fsdp_resumes_with_another_number_of_processes(single: Path, fsdp: Path, tmp_path: Path) -> None:
+def test_fsdp_resumes_with_another_number_of_processes(
+    single: Path, fsdp: Path, optimizer: str, tmp_path: Path
+) -> None:
     one, three = (stopped_before_the_end(fsdp, tmp_path / name) for name in ("one", "three"))
-    trainer(one, **SETTINGS).run()
-    launch(three, 3, parallel="fsdp")
+    trainer(one, **SETTINGS, optimizer=optimizer).run()
+    launch(three, 3, parallel="fsdp", optimizer=optimizer)
     assert_same_run(one, single)
     assert_same_run(three, single)
 
 
-def test_torchrun_restarts_a_run_that_loses_a_process(fsdp: Path, tmp_path: Path) -> None:
-    torchrun(tmp_path, 2, parallel="fsdp", restarts=1, dies=[1, 11])
+@pytest.mark.parametrize("optimizer", ["muon"], indirect=True)
+def test_torchrun_restarts_a_run_that_loses_a_process(fsdp: Path, optimizer: str, tmp_path: Path) -> None:
+    torchrun(tmp_path, 2, parallel="fsdp", restarts=1, dies=[1, 11], optimizer=optimizer)
     assert (tmp_path / "died").exists()
     recovered = weights(tmp_path)
     assert all(torch.equal(weight, recovered[key]) for key, weight in weights(fsdp).items())
     assert torch.equal(losses(fsdp), losses(tmp_path))
 
 
-def test_ddp_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_ddp_resumes_to_the_bit(optimizer: str, tmp_path: Path) -> None:
     """With three processes the order in which gradients are summed matters."""
-    few = {"parallel": "ddp", "validate_every": 0, "awake": True}
+    few = {"parallel": "ddp", "validate_every": 0, "awake": True, "optimizer": optimizer}
     launch(whole := tmp_path / "whole", 3, **few)
     resumed = stopped_before_the_end(whole, tmp_path / "resumed")
     launch(resumed, 3, **few)

@@ -14,6 +14,7 @@ from tmatch.datasets.base import Shape
 from tmatch.generation.config import SamplingConfig
 from tmatch.model import Model
 from tmatch.parametrization import PARAMETRIZATIONS
+from tmatch.times import DENSITIES, Continuous
 from tmatch.train import TrainConfig
 from tmatch.variants import HeadConfig, Variant, variant
 
@@ -59,6 +60,9 @@ class RunConfig(Config):
     parametrization: str | None = Field(
         default=None, description=f"parametrization instead of the variant's: {', '.join(PARAMETRIZATIONS)}"
     )
+    density: str | None = Field(
+        default=None, description=f"density of t in training instead of the variant's: {', '.join(DENSITIES)}"
+    )
     data: AnyData
     autoencoder: str | None = Field(
         default=None,
@@ -77,11 +81,15 @@ class RunConfig(Config):
 
     @property
     def row(self) -> Variant:
-        """The variant, with the run's own parametrization if it has one."""
+        """The variant, with the run's own parametrization and density of times if it has them."""
         row = variant(self.variant)
-        if self.parametrization is None:
-            return row
-        return replace(row, parametrization=lookup("parametrization", PARAMETRIZATIONS, self.parametrization))
+        if self.parametrization is not None:
+            row = replace(row, parametrization=lookup("parametrization", PARAMETRIZATIONS, self.parametrization))
+        if self.density is not None:
+            if not isinstance(row.times, Continuous):
+                raise ValueError(f"'{self.variant}' trains at the times of a grid: leave out density.")
+            row = replace(row, times=replace(row.times, density=lookup("density", DENSITIES, self.density)))
+        return row
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

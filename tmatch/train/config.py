@@ -19,10 +19,13 @@ class TrainConfig(Config):
     steps: TrainingSteps = Field(description="optimizer steps")
     batch_size: Count = Field(default=128, description="samples per step, over all processes")
     gradient_accumulation_steps: Count = free_field(1, "micro-batches per step and process, to save memory")
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw", description="'muon' is for the matrices of the blocks; AdamW takes the other weights"
+    )
     learning_rate: float = Field(default=1e-3, gt=0, description="peak learning rate")
     warmup: int = Field(default=100, ge=0, le=MAX_STEPS, description="steps of linear warm-up")
     cooldown: float = Field(default=0.0, ge=0, le=1, description="final fraction of the steps, with linear decay to 0")
-    weight_decay: float = Field(default=0.0, ge=0, description="weight decay of AdamW")
+    weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay")
     betas: tuple[Beta, Beta] = Field(default=(0.9, 0.99), description="betas of AdamW")
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradient norm above which gradients are clipped")
     ema_decay: float = Field(default=0.999, ge=0, lt=1, description="decay of the averaged weights")

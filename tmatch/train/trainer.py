@@ -26,6 +26,7 @@ from tmatch.train.distributed import Distributed
 from tmatch.train.interrupt import Interrupted, interruptions
 from tmatch.train.launch import init_distributed
 from tmatch.train.monitor import Monitor, ProgressReport
+from tmatch.train.optimizer import build_optimizers
 from tmatch.train.resume import CONTENTS, require_same_run
 
 Preview = Callable[["Task"], Tensor]
@@ -60,7 +61,7 @@ class Task(nn.Module, ABC):
 
 
 class Trainer:
-    """AdamW with an exponential moving average of the weights; a rerun resumes from the newest checkpoint.
+    """An optimizer with an exponential moving average of the weights; a rerun resumes from the newest checkpoint.
 
     A run is a function of its configuration: killed at any moment and resumed, it ends with the same bits.
     """
@@ -91,13 +92,7 @@ class Trainer:
         self.ema = copy.deepcopy(task, task.deepcopy_memo()).requires_grad_(False)
         self._loss = self.distributed.prepare(task, task.fsdp_modules())
         self.distributed.shard(self.ema, self.ema.fsdp_modules())
-        trained = [parameter for parameter in task.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            trained, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
-        )
-        for parameter in trained:  # as AdamW does at its first step
-            moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
-            self.optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
+        self.optimizers = build_optimizers(task, config)
         self.step = 0
         self.resumed = False
         self.monitor = Monitor(out, config.tensorboard)  # of rank 0
@@ -186,8 +181,9 @@ class Trainer:
     def update(self) -> float:
         """Take one optimizer step and return its loss."""
         mine, losses = self.distributed.local_parts(self.config.gradient_accumulation_steps), []
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.learning_rate_at(self.step)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.config.learning_rate_at(self.step)
         for part in mine:
             with nullcontext() if part == mine[-1] else self.distributed.no_sync():
                 with self.config.autocast():
@@ -195,8 +191,9 @@ class Trainer:
                 loss.backward()
             losses.append(loss.detach())
         norm = self.distributed.full_tensor(nn.utils.clip_grad_norm_(self.task.parameters(), self.config.max_grad_norm))
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         averaged, weights = ([self.distributed.to_local(p) for p in t.parameters()] for t in (self.ema, self.task))
         get_ema_multi_avg_fn(self.config.ema_decay_at(self.step))(averaged, weights, None)
         total = self.distributed.mean(torch.stack(losses).cpu().double().sum())  # synchronizes with the device
@@ -226,11 +223,12 @@ class Trainer:
         self.distributed.save(self.out, self.step, state, {"settings": settings})
 
     def _state(self) -> Tensors:
+        states = {parameter: state for one in self.optimizers for parameter, state in one.state.items()}
         moments = {
             f"{key}.{name}": value
             for name, parameter in self.task.named_parameters()
             if parameter.requires_grad
-            for key, value in self.optimizer.state[parameter].items()
+            for key, value in states[parameter].items()
         }
         return {"model": self.task.state_dict(), "ema": self.ema.state_dict(), "optimizer": moments}
 
