@@ -43,7 +43,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.0
+        self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0
     ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         for group in self.param_groups:
@@ -99,7 +99,7 @@ def build_optimizers(networks: nn.Module, config: TrainConfig) -> list[torch.opt
     return optimizers
 
 
-def _matrices(networks: nn.Module) -> list[nn.Parameter]:
+def _matrices(networks: nn.Module) -> list[Tensor]:
     """The weights of the linear layers in lists of blocks."""
     blocks = [module for module in networks.modules() if isinstance(module, nn.ModuleList)]
     layers = (layer for block in blocks for layer in block.modules())
