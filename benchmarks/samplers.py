@@ -110,9 +110,13 @@ def time_to_quality(rows: list[Row]) -> Row:
     return found
 
 
+def interval(share: float, bounds: list[float]) -> str:
+    """A fraction with its interval."""
+    return f"{share:.3f} ({bounds[0]:.3f}-{bounds[1]:.3f})"
+
+
 def cells(row: Row) -> str:
-    low, high = row["interval_95"]
-    share = f"{row['captions_satisfied']:.3f} ({low:.3f}-{high:.3f})"
+    share = interval(row["captions_satisfied"], row["interval_95"])
     measures = f"{row['frechet_distance']:.1f} | {row['energy_distance']:.4f}"
     return f"{row['evaluations']} | {row['head_evaluations']} | {share} | {measures} | {row.get('ms_per_image', '')}"
 

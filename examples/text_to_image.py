@@ -1,4 +1,4 @@
-"""Generate images with flow matching and DTM side by side, with the models that ship with the package.
+"""Generate images with flow matching and DTM side by side, with the presets of the models that ship with the package.
 
     python examples/text_to_image.py --out out/demo.png
 
@@ -27,7 +27,7 @@ PROMPTS = (
     "a red circle and a blue square",
     "a green cross and a purple triangle",
 )
-ROWS = [("shapes-fm", 4), ("shapes-fm", 16), ("shapes-dtm-from-fm", 4), ("shapes-dtm-from-fm", 16)]
+ROWS = [(model, preset) for model in ("shapes-fm", "shapes-dtm-from-fm") for preset in ("fast", "balanced")]
 
 
 def main() -> None:
@@ -37,13 +37,13 @@ def main() -> None:
     args = parser.parse_args()
     seeds = range(args.seed, args.seed + len(PROMPTS))
     figure, axes = plt.subplots(len(ROWS), len(PROMPTS), figsize=(1.5 * len(PROMPTS), 1.75 * len(ROWS)))
-    for row, (name, steps) in zip(axes, ROWS, strict=True):
+    for row, (name, preset) in zip(axes, ROWS, strict=True):
         model = load_model(name)
-        result = model.pipeline.generate(PROMPTS, seeds, model.config.run.sampling.updated(steps=steps))
+        result = model.pipeline.generate(PROMPTS, seeds, model.sampling(preset))
         right = check(result.images, PROMPTS).tolist()
         cost = result.evaluations
         print(
-            f"{name}, {steps} steps: {sum(right)} of {len(right)} ok, {cost.backbone} backbone and {cost.head} head "
+            f"{name}, {preset}: {sum(right)} of {len(right)} ok, {cost.backbone} backbone and {cost.head} head "
             f"evaluations per image, {result.seconds:.2f} s in total"
         )
         for ax, prompt, image, ok in zip(row, PROMPTS, result.images, right, strict=True):
@@ -53,7 +53,7 @@ def main() -> None:
             ax.set_title(prompt.replace(" and ", "\nand ").replace(" of ", "\nof "), fontsize=6)
             for side in ax.spines.values():
                 side.set(color="tab:green" if ok else "tab:red", linewidth=2)
-        row[0].set_ylabel(f"{name.removeprefix('shapes-')}\n{steps} steps", fontsize=8)
+        row[0].set_ylabel(f"{name.removeprefix('shapes-')}\n{preset}", fontsize=8)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(args.out, dpi=110)

@@ -3,6 +3,7 @@
 import ast
 import json
 import runpy
+import sys
 from collections.abc import Callable, Iterator
 from inspect import signature
 from pathlib import Path
@@ -198,6 +199,7 @@ def _purpose(path: Path) -> str:
 
 def report(name: str, *results: str) -> str:
     """The page that a benchmark makes from its result files."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))  # they import each other
     files = [ROOT / "docs" / "results" / f"{result}.json" for result in results]
     page: Callable[..., str] = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))["report"]
     loaded: list[Any] = [json.loads(file.read_text()) for file in files]
@@ -210,6 +212,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "tree": tree,
     "learning": lambda: report("learning", "learning"),
     "family": lambda: report("family", "family", "family_full"),
+    "presets": lambda: report("presets", "presets"),
+    "samplers": lambda: report("samplers", "samplers"),
+    "heads": lambda: report("samplers", "heads"),
     "fuzz": lambda: report("fuzz", "fuzz"),
 }
 """Generated pages, by the name of their file in docs/."""

@@ -21,7 +21,6 @@ from tmatch.runs.config import ModelConfig, RunConfig
 from tmatch.runs.finetune import apply_init, matching_names
 from tmatch.runs.load import merge_lora
 from tmatch.train import GeneratorTask, Task, Trainer, checkpoint
-from tmatch.train.distributed import Distributed
 from tmatch.train.launch import init_distributed
 from tmatch.train.resume import require_resumable
 
@@ -29,12 +28,8 @@ from tmatch.train.resume import require_resumable
 def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str, Any]:
     """Train, or resume the run in `out`; then write the averaged weights and evaluate them."""
     preflight_generator(run, out)
-    distributed = init_distributed(run.train)
-    context = OpenContext(
-        Patchify(run.patch), run.train, out, run.autoencoder, run.text, run.validation_images, distributed, progress
-    )
-    dataset = run.data.open(context)
-    trainer = _trainer(run, dataset, out, distributed)
+    trainer, dataset = build_trainer(run, out, progress)
+    distributed = trainer.distributed
     trainer.resume()
     if distributed.rank == 0:
         if trainer.step:
@@ -73,7 +68,13 @@ def preflight_generator(run: RunConfig, out: Path) -> None:
     require_applicable(model.kernel, run.sampling, changed, "--sampling.")
 
 
-def _trainer(run: RunConfig, dataset: Dataset, out: Path, distributed: Distributed) -> Trainer:
+def build_trainer(run: RunConfig, out: Path, progress: bool = False) -> tuple[Trainer, Dataset]:
+    """The trainer of a run in `out`, and the opened data."""
+    distributed = init_distributed(run.train)
+    context = OpenContext(
+        Patchify(run.patch), run.train, out, run.autoencoder, run.text, run.validation_images, distributed, progress
+    )
+    dataset = run.data.open(context)
     with seeded_init(run.train.seed):
         conditioner = dataset.build_conditioner()
         model = run.network(dataset.shape, conditioner.width, dataset.codebook_size)
@@ -85,7 +86,7 @@ def _trainer(run: RunConfig, dataset: Dataset, out: Path, distributed: Distribut
         return grid(_pipeline(dataset, task).generate(dataset.previews, seeds, run.sampling).images)
 
     seeds = range(len(dataset.previews))
-    return Trainer(task, run.train, out, run, preview, dataset.fingerprint, distributed)
+    return Trainer(task, run.train, out, run, preview, dataset.fingerprint, distributed), dataset
 
 
 def _pipeline(dataset: Dataset, task: GeneratorTask) -> TextToImage:
