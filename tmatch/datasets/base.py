@@ -133,6 +133,11 @@ class Dataset:
         return self.open_codec()
 
 
+def preview_inputs(classes: Sequence[str] | None, captions: Sequence[Any]) -> Sequence[Any]:
+    """Inputs of the preview images: every class in turn, or else the first captions."""
+    return captions[:PREVIEWS] if classes is None else [k % len(classes) for k in range(PREVIEWS)]
+
+
 class DataConfig(Config, ABC):
     """What to train on: a row of `DATASETS`, tagged by `kind`."""
 

@@ -17,7 +17,6 @@ from tmatch.conditioning.words import words_of
 from tmatch.data import CaptionedImages, InMemory
 from tmatch.data.encode import encode_cached
 from tmatch.datasets.base import (
-    PREVIEWS,
     AssumedData,
     DataConfig,
     Dataset,
@@ -25,6 +24,7 @@ from tmatch.datasets.base import (
     InputShapes,
     OpenContext,
     WordsConfig,
+    preview_inputs,
 )
 from tmatch.files import atomic_folder, locked
 from tmatch.hub import HubOptions
@@ -93,8 +93,8 @@ class ImageData(DataConfig):
         return {"kind": "words", "vocabulary": vocabulary, **(text or WordsConfig()).model_dump()}
 
     def fingerprint(self, images: CaptionedImages, codec: Codec) -> str:
-        """Digest of the captions and the autoencoder."""
-        parts = [*map(str, images.captions), autoencoder_digest(codec) or ""]
+        """Digest of the captions or labels, the names of classes, and the autoencoder."""
+        parts = [*map(str, images.captions), *(images.classes or ()), autoencoder_digest(codec) or ""]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def open(self, context: OpenContext) -> Dataset:
@@ -109,7 +109,8 @@ class ImageData(DataConfig):
             _keep_autoencoder(name, context.out)
         if context.distributed.rank == 0:
             how = "as pixels" if codec.autoencoder is None else f"encoded by the autoencoder '{name}'"
-            print(f"tmatch: training on {len(training):,} images from {self.name}, {how}", file=sys.stderr, flush=True)
+            images = f"{len(training):,} images {training.conditions} from {self.name}"
+            print(f"tmatch: training on {images}, {how}", file=sys.stderr, flush=True)
         context.distributed.barrier()
         encoders = ImageEncoders(
             conditioning=self.conditioning(training, context.text), autoencoder=name, digest=autoencoder_digest(codec)
@@ -124,7 +125,7 @@ class ImageData(DataConfig):
             build_conditioner=partial(encoders.conditioner, context.out),
             open_codec=lambda: codec,
             codebook_size=codec.codebook_size,
-            previews=validation.captions[:PREVIEWS],
+            previews=preview_inputs(training.classes, validation.captions),
             fingerprint=self.fingerprint(training, codec),
             images=len(training),
         )
