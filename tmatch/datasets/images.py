@@ -12,7 +12,6 @@ import torch
 
 from tmatch.codec import Codec, Patchify
 from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS, autoencoder_digest, open_autoencoder
-from tmatch.conditioning import CONDITIONERS, Conditioner
 from tmatch.conditioning.words import words_of
 from tmatch.data import CaptionedImages, InMemory
 from tmatch.data.encode import encode_cached
@@ -25,6 +24,7 @@ from tmatch.datasets.base import (
     OpenContext,
     WordsConfig,
     preview_inputs,
+    without_text,
 )
 from tmatch.files import atomic_folder, locked
 from tmatch.hub import HubOptions
@@ -42,15 +42,6 @@ class ImageEncoders(Encoders):
     autoencoder: str
     digest: str | None = None
     """Of the autoencoder's weights; None without an autoencoder, or if not recorded."""
-
-    @property
-    def condition_width(self) -> int | None:
-        width = self.conditioning.get("width")
-        return int(width) if width is not None else None
-
-    def conditioner(self, folder: Path, hub: HubOptions = HubOptions()) -> Conditioner:
-        settings = {key: value for key, value in self.conditioning.items() if key != "kind"}
-        return CONDITIONERS[self.conditioning["kind"]](**settings)
 
     def codec(self, patch: Patchify, folder: Path | None, hub: HubOptions = HubOptions()) -> Codec:
         where = Path(self.autoencoder) if folder is None else folder / AUTOENCODER
@@ -85,10 +76,8 @@ class ImageData(DataConfig):
 
     def conditioning(self, images: CaptionedImages, text: WordsConfig | None) -> dict[str, Any]:
         """Which conditioner to build: a row of `CONDITIONERS` and its arguments."""
-        if images.classes is not None:
-            return {"kind": "labels", "classes": tuple(images.classes), "width": (text or WordsConfig()).width}
-        if all(caption is None for caption in images.captions):
-            return {"kind": "none"}
+        if images.classes is not None or all(caption is None for caption in images.captions):
+            return without_text(images.classes, (text or WordsConfig()).width)
         vocabulary = tuple(sorted({word for caption in images.captions for word in words_of(caption)}))
         return {"kind": "words", "vocabulary": vocabulary, **(text or WordsConfig()).model_dump()}
 
