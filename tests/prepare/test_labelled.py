@@ -99,7 +99,7 @@ def test_killed_and_restarted_labels_are_written_as_the_same_bytes(
     prepared(source, tmp_path / "whole", encoders, labels=labels, **SQUARES)
     assert modified(tmp_path / "whole") == before
     other = "none" if labels == "auto" else "auto"
-    with pytest.raises(ValueError, match="contains shards with another .*classes"):
+    with pytest.raises(ValueError, match=r"contains shards with another .*classes"):
         preparation(source, tmp_path / "whole", encoders, labels=other, **SQUARES).run()
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 

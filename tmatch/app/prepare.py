@@ -13,7 +13,7 @@ from tmatch.codec.diffusers import PretrainedAutoencoder, load_autoencoder
 from tmatch.conditioning.transformers import PretrainedText, load_text_encoder
 from tmatch.config import MAX_LAYERS, MAX_SIZE, nonempty_path
 from tmatch.data.crop import Crop
-from tmatch.data.manifest import ShardSettings
+from tmatch.data.manifest import Manifest, ShardSettings
 from tmatch.data.sources import Source, open_source
 from tmatch.data.sources.source import Labels
 from tmatch.hub import EncoderDtype
@@ -111,7 +111,9 @@ def main(
     if os.path.realpath(out) == os.path.realpath(source):
         raise ValueError(f"{out} is the source folder; choose another folder for the shards.")
     images = open_source(source, image_column, text_column, split, labels)
-    print(f"tmatch: {len(images):,} images {images.conditions} in {source}", file=sys.stderr)
+    rank, world = rank_and_world_size()
+    if rank == 0:
+        print(f"tmatch: encoding {len(images):,} images {images.conditions} from {source}", file=sys.stderr)
     text, autoencoder = how.text_encoder(images), how.image_encoder()
     settings = ShardSettings.model_validate(
         {
@@ -121,11 +123,15 @@ def main(
             "dtype": how.dtype, "chunk": how.chunk, "batch_size": how.batch_size, "licence": licence,
         }
     )  # fmt: skip
-    rank, world = rank_and_world_size()
     manifest = Preparation(images, out, settings, autoencoder, text).run(workers, rank, world)
     if manifest is None:
         print(f"tmatch: process {rank} of {world} is done; the last one to finish completes {out}.", file=sys.stderr)
         return
+    _report(manifest, out)
+
+
+def _report(manifest: Manifest, out: Path) -> None:
+    """Print what was written, and what was not."""
     counts = {key: getattr(manifest, key) for key in ("samples", "captions", "captions_cut", "skipped")}
     print(json.dumps({**counts, "shards": len(manifest.shards)}, indent=2))
     if manifest.skipped:
