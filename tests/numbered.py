@@ -6,7 +6,7 @@ import torch
 
 from tmatch.data.crop import Crop
 from tmatch.data.manifest import Chunk, Manifest, Shard, ShardSettings
-from tmatch.data.shards import MANIFEST, NULL, Samples, write_shard
+from tmatch.data.shards import MANIFEST, NULL, CaptionedSamples, write_shard
 
 NETWORK = {"name": "", "precision": "float32", "digest": ""}
 SETTINGS = ShardSettings.model_validate(
@@ -27,7 +27,7 @@ def shard_set(folder: Path, groups: dict[tuple[int, int], list[int]], dtype: tor
             latents = torch.stack([torch.full((1, *size), float(k), dtype=dtype) for k in rows])
             conditions = [[torch.full((1 + t, 2), float(k), dtype=dtype) for t in range(1 + k % 2)] for k in rows]
             file = f"{rows[0]:04}.safetensors"
-            checksum = write_shard(folder / file, vars(Samples.join(latents, conditions, rows)))
+            checksum = write_shard(folder / file, vars(CaptionedSamples.join(latents, conditions, rows)))
             shards.append(Shard(file=file, samples=count, size=size, sha256=checksum))
     null = write_shard(folder / NULL, {"text": torch.zeros(1, 2)})
     manifest = Manifest.of(SETTINGS, [Chunk(shards=tuple(shards))], null)

@@ -13,6 +13,7 @@ from tmatch.conditioning.transformers import PretrainedText
 from tmatch.data.crop import Crop
 from tmatch.data.manifest import Manifest, ShardSettings
 from tmatch.data.sources import open_source
+from tmatch.data.sources.source import Labels
 from tmatch.prepare import Preparation
 
 Encoders = tuple[PretrainedAutoencoder, PretrainedText]
@@ -72,15 +73,22 @@ def tar_of(file: Path, members: list[tuple[str, bytes]]) -> str:
 
 
 def preparation(
-    source: Path | str, out: Path, encoders: Encoders, kind: str = "buckets", chunk: int = 4, **changed: object
+    source: Path | str,
+    out: Path,
+    encoders: Encoders,
+    kind: str = "buckets",
+    chunk: int = 4,
+    labels: Labels = "auto",
+    **changed: object,
 ) -> Preparation:
-    autoencoder, text = encoders
-    images = open_source(str(source))
+    images = open_source(str(source), labels=labels)
+    autoencoder, text = encoders[0], encoders[1] if images.captioned else None
     settings = ShardSettings.model_validate(
         {
             "source": str(source), "contents": images.contents, "rows": len(images), "dtype": "float32",
             "crop": Crop(kind=kind, size=16, multiple=4), "autoencoder": autoencoder.identity(),
-            "text": text.identity(), "chunk": chunk, "batch_size": 3, "licence": "", **changed,
+            "text": None if text is None else text.identity(), "classes": images.classes, "chunk": chunk,
+            "batch_size": 3, "licence": "", **changed,
         }
     )  # fmt: skip
     return Preparation(images, out, settings, autoencoder, text)

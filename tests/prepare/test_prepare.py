@@ -151,8 +151,8 @@ def test_shards_contain_what_the_encoders_compute(tmp_path: Path, encoders: Enco
             one = work.image(row)
             torch.testing.assert_close(samples.latents[k], autoencoder.encode(one.pixels[None] / 255)[0])
             for turn in range(3):
-                expected = text([one.captions[turn % len(one.captions)]])
-                torch.testing.assert_close(samples.caption(k, turn), expected.tokens[0])
+                expected = text([one.row.captions[turn % len(one.row.captions)]])
+                torch.testing.assert_close(samples.condition(k, turn), expected.tokens[0])
             seen.append(row)
     assert sorted(seen) == list(range(7))
     torch.testing.assert_close(shards.null(), text([text.null]).tokens[0])
@@ -176,24 +176,24 @@ def test_the_next_chunk_is_read_and_the_previous_one_written_while_one_is_encode
     source = folder_of(tmp_path / "images", rows(60))
     work = preparation(source, tmp_path / "out", encoders, "centre", chunk=20)
     read, encoding, chunks = [threading.Event() for _ in range(60)], threading.Event(), iter(range(3))
-    own, conditions = work.image, work._conditions
+    own, conditions = work.image, work.conditions.samples
 
     def image(row: int) -> object:
         read[row].set()
         return own(row)
 
-    def encode(captions: object) -> object:
+    def encode(*given: object) -> object:
         chunk = next(chunks)
         assert chunk == 2 or read[20 * chunk + 35].wait(60), "images are read while captions are encoded"
         if chunk == 1:
             encoding.set()
-        return conditions(captions)
+        return conditions(*given)
 
     def write(path: Path, tensors: dict[str, Tensor]) -> str:
         assert encoding.wait(60), "the next chunk is encoded while one is written"
         return write_shard(path, tensors)
 
-    work.image, work._conditions = image, encode
+    work.image, work.conditions.samples = image, encode
     monkeypatch.setattr("tmatch.prepare.run.write_shard", write)
     work.run(workers=2)
 

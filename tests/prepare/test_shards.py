@@ -11,7 +11,7 @@ from sources import Encoders, folder_of, preparation, prepared, rows
 from tiny import save_text_encoder
 
 from tmatch.conditioning.transformers import load_text_encoder
-from tmatch.data.manifest import AutoencoderIdentity, TextIdentity
+from tmatch.data.manifest import TextIdentity
 from tmatch.data.shards import ShardSet
 
 FORMAT_1 = Path(__file__).parents[1] / "format_1" / "shards"
@@ -46,13 +46,14 @@ def test_damaged_and_foreign_shards_are_rejected(tmp_path: Path, encoders: Encod
         ShardSet(out).read(0)
     file.unlink()
     file.write_bytes(whole)
-    autoencoder, text = AutoencoderIdentity(**encoders[0].identity()), TextIdentity(**encoders[1].identity())
-    shards.require(autoencoder, text.model_copy(update={"name": "moved", "max_length": 3}))
+    own, text = shards.manifest.settings, TextIdentity(**encoders[1].identity())
+    shards.require(own.model_copy(update={"text": text.model_copy(update={"name": "moved", "max_length": 3})}))
     other = load_text_encoder(str(save_text_encoder(tmp_path / "other", seed=1)))
     with pytest.raises(ValueError, match=r"another text encoder, with other weights, than"):
-        shards.require(autoencoder, TextIdentity(**other.identity()))
+        shards.require(own.model_copy(update={"text": TextIdentity(**other.identity())}))
+    scaled = own.autoencoder.model_copy(update={"scale": 5.0, "shift": 1.0})
     with pytest.raises(ValueError, match=r"another autoencoder, with another scale and another shift, than"):
-        shards.require(autoencoder.model_copy(update={"scale": 5.0, "shift": 1.0}), text)
+        shards.require(own.model_copy(update={"autoencoder": scaled}))
     with pytest.raises(ValueError, match="contains shards with another text"):
         preparation(source, out, (encoders[0], other), "centre").run()
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from tmatch.codec import Codec
 from tmatch.codec.saved import autoencoder_digest
 from tmatch.data.progress import progress_bar
+from tmatch.data.sources.source import conditions_in_words
 from tmatch.files import cache_folder, write_tensors
 from tmatch.ranks import rank_and_world_size
 from tmatch.tensors import State
@@ -33,6 +34,11 @@ class CaptionedImages(ABC):
 
     def __len__(self) -> int:
         return len(self.captions)
+
+    @property
+    def conditions(self) -> str:
+        """What the images are trained with, in words."""
+        return conditions_in_words(isinstance(self.captions[0], str), self.classes)
 
     @abstractmethod
     def load(self, indices: Sequence[int]) -> Tensor:

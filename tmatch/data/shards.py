@@ -1,4 +1,4 @@
-"""Data shards: encoded images and captions in safetensors files, described by a manifest."""
+"""Data shards: encoded images and their captions or labels in safetensors files, described by a manifest."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from tmatch.data.manifest import AutoencoderIdentity, Manifest, ShardSettings, TextIdentity
+from tmatch.data.manifest import Manifest, ShardSettings
 from tmatch.files import write_bytes
 from tmatch.migrate import migrate_manifest
 from tmatch.reading import first_line, read_json, require_regular
@@ -26,31 +26,60 @@ OPEN = 1024
 
 @dataclass(frozen=True)
 class Samples:
-    """The contents of a shard: latents with one or more captions each."""
+    """The contents of a shard: latents without a condition."""
 
     latents: Tensor  # (n, channels, height, width), or integer codes
-    text: Tensor  # (tokens, width): the tokens of all captions, concatenated
-    text_ends: Tensor  # the end of each caption in text
-    caption_ends: Tensor  # the end of each sample's captions in text_ends
     rows: Tensor  # row numbers in the source
-
-    @classmethod
-    def join(cls, latents: Tensor, conditions: Sequence[Sequence[Tensor]], rows: Sequence[int]) -> "Samples":
-        """From latents, and the tokens (length, width) of every caption of each."""
-        captions = [caption for sample in conditions for caption in sample]
-        return cls(
-            latents,
-            torch.cat(captions),
-            torch.tensor([len(caption) for caption in captions]).cumsum(0),
-            torch.tensor([len(sample) for sample in conditions]).cumsum(0),
-            torch.tensor(rows),
-        )
 
     def __len__(self) -> int:
         return len(self.latents)
 
-    def caption(self, sample: int, turn: int) -> Tensor:
-        """The tokens of one of a sample's captions, which are used in turn."""
+    @property
+    def captions(self) -> int:
+        """The number of captions."""
+        return 0
+
+    def condition(self, sample: int, turn: int) -> Tensor | int | None:
+        """What a sample is trained with; of several captions, each is used in turn."""
+        return None
+
+
+@dataclass(frozen=True)
+class LabelledSamples(Samples):
+    """Latents with the index of a class each."""
+
+    labels: Tensor
+
+    def condition(self, sample: int, turn: int) -> int:
+        return int(self.labels[sample])
+
+
+@dataclass(frozen=True)
+class CaptionedSamples(Samples):
+    """Latents with one or more captions each."""
+
+    text: Tensor  # (tokens, width): the tokens of all captions, concatenated
+    text_ends: Tensor  # the end of each caption in text
+    caption_ends: Tensor  # the end of each sample's captions in text_ends
+
+    @classmethod
+    def join(cls, latents: Tensor, conditions: Sequence[Sequence[Tensor]], rows: Sequence[int]) -> "CaptionedSamples":
+        """From latents, and the tokens (length, width) of every caption of each."""
+        captions = [caption for sample in conditions for caption in sample]
+        return cls(
+            latents,
+            torch.tensor(rows),
+            torch.cat(captions),
+            torch.tensor([len(caption) for caption in captions]).cumsum(0),
+            torch.tensor([len(sample) for sample in conditions]).cumsum(0),
+        )
+
+    @property
+    def captions(self) -> int:
+        return len(self.text_ends)
+
+    def condition(self, sample: int, turn: int) -> Tensor:
+        """The tokens of one of a sample's captions."""
         first, end = _between(self.caption_ends, sample)
         start, stop = _between(self.text_ends, first + turn % (end - first))
         return self.text[start:stop]
@@ -58,6 +87,13 @@ class Samples:
 
 def _between(ends: Tensor, index: int) -> tuple[int, int]:
     return 0 if index == 0 else int(ends[index - 1]), int(ends[index])
+
+
+def _kind(settings: ShardSettings) -> type[Samples]:
+    """The contents of shards with these settings."""
+    if settings.text is not None:
+        return CaptionedSamples
+    return Samples if settings.classes is None else LabelledSamples
 
 
 class ShardSet:
@@ -68,9 +104,8 @@ class ShardSet:
         if len({*map(os.path.realpath, folders)}) < len(folders):
             raise ValueError(f"Pass each folder of shards only once; got {self}.")
         manifests = [_manifest(folder) for folder in folders]
-        first = manifests[0].settings
         for folder, manifest in zip(folders, manifests, strict=True):
-            _require_encoders(str(folder), manifest.settings, first.autoencoder, first.text)
+            manifest.settings.require_same_encoders(manifests[0].settings, str(folder))
         if len({manifest.settings.dtype for manifest in manifests}) > 1:
             raise ValueError(f"The shards in {self} have different dtypes; prepare them with the same --dtype.")
         self.manifest = Manifest.joined(manifests)
@@ -98,7 +133,10 @@ class ShardSet:
 
     def _read(self, number: int) -> Samples:
         shard, file = self.manifest.shards[number], self.files[number]
-        samples = Samples(**read_tensors(file))
+        try:
+            samples = _kind(self.manifest.settings)(**read_tensors(file))
+        except TypeError:
+            raise ValueError(f"{file} does not hold what {MANIFEST} says; run `tmatch prepare` again.") from None
         if (len(samples), *samples.latents.shape[2:]) != (shard.samples, *shard.size):
             raise ValueError(f"The samples in {file} do not match {MANIFEST}; run `tmatch prepare` again.")
         return samples
@@ -116,9 +154,9 @@ class ShardSet:
                 "them again, or run `tmatch prepare` again to write them."
             )
 
-    def require(self, autoencoder: AutoencoderIdentity, text: TextIdentity) -> None:
-        """Raise unless the shards were made by these encoders."""
-        _require_encoders(str(self), self.manifest.settings, autoencoder, text)
+    def require(self, settings: ShardSettings) -> None:
+        """Raise unless the shards were encoded as those of these settings."""
+        self.manifest.settings.require_same_encoders(settings, str(self))
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -135,18 +173,6 @@ def _manifest(folder: Path) -> Manifest:
     if manifest.samples == 0:
         raise ValueError(f"{folder} contains no samples: every row was skipped, for the reasons in its skipped.jsonl.")
     return manifest
-
-
-def _require_encoders(name: str, own: ShardSettings, autoencoder: AutoencoderIdentity, text: TextIdentity) -> None:
-    for kind, differs, expected in (
-        ("autoencoder", autoencoder.differs(own.autoencoder), autoencoder.name),
-        ("text encoder", text.differs(own.text), text.name),
-    ):
-        if differs:
-            raise ValueError(
-                f"The shards in {name} have another {kind}, with {differs}, than {expected}; prepare the data again "
-                "with the same encoder."
-            )
 
 
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:

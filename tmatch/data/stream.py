@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate, count, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +31,16 @@ class Batch(NamedTuple):
     """Samples of one size: few tensors, since each needs a file descriptor to pass from a worker."""
 
     latents: Tensor  # (n, channels, height, width)
-    text: Tensor  # (tokens, width): the tokens of all captions, concatenated
+    text: Tensor | None  # (tokens, width): the tokens of all captions, concatenated; None without captions
     lengths: list[int]  # of captions, in tokens
+    labels: Sequence[int | None] = ()  # without captions
+
+    @classmethod
+    def of(cls, latents: Tensor, conditions: Sequence[Tensor | int | None]) -> "Batch":
+        """From latents and the condition of each: the tokens of its caption, its label, or None."""
+        captions = [one for one in conditions if isinstance(one, Tensor)]
+        labels = [one for one in conditions if not isinstance(one, Tensor)]
+        return cls(latents, torch.cat(captions) if captions else None, [len(one) for one in captions], labels)
 
 
 class SampleOrder:
@@ -146,9 +154,9 @@ class Stream:
     def _read(self, chosen: Sequence[tuple[int, Sample]]) -> Batch:
         shards = [self.shards.read(shard, check=False) for _, (shard, _) in chosen]
         latents = [one.latents[sample] for one, (_, (_, sample)) in zip(shards, chosen, strict=True)]
-        captions = [one.caption(sample, epoch) for one, (epoch, (_, sample)) in zip(shards, chosen, strict=True)]
+        conditions = [one.condition(sample, epoch) for one, (epoch, (_, sample)) in zip(shards, chosen, strict=True)]
         with torch.autocast("cpu", enabled=False):  # keep the dtype of the shards
-            return Batch(torch.stack(latents), torch.cat(captions), [len(one) for one in captions])
+            return Batch.of(torch.stack(latents), conditions)
 
 
 def step_parts(step: int, mine: range, first: int) -> Iterator[tuple[int, int]]:
@@ -240,7 +248,7 @@ class StreamedStates(BatchSource):
     _next: tuple[int, ...] = ()
     _reader: Iterator[tuple[tuple[int, int], Batch]] = field(default=iter(()), repr=False)
 
-    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Tensor]]:
+    def batch(self, step: int, size: int, part: int, parts: int) -> tuple[State, Sequence[Any]]:
         on_gpu = torch.device(self.device).type == "cuda"
         if self._next != (step, part, size, parts):  # the first batch, or out of order
             mine = range(parts * self.rank // self.world, parts * (self.rank + 1) // self.world)
@@ -249,5 +257,7 @@ class StreamedStates(BatchSource):
             self._reader = zip(islice(step_parts(step, mine, part), 1, None), batches, strict=False)
         following, batch = next(self._reader)
         self._next = (*following, size, parts)
-        latents, text = (one.to(self.device, non_blocking=on_gpu).float() for one in (batch.latents, batch.text))
-        return self.patch.encode(latents), text.split(batch.lengths)
+        x = self.patch.encode(batch.latents.to(self.device, non_blocking=on_gpu).float())
+        if batch.text is None:
+            return x, batch.labels
+        return x, batch.text.to(self.device, non_blocking=on_gpu).float().split(batch.lengths)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from tmatch.codec import Codec, Patchify
-from tmatch.conditioning import Conditioner
+from tmatch.conditioning import CONDITIONERS, Conditioner
 from tmatch.config import MAX_LAYERS, Config, Dimension
 from tmatch.data import CaptionedImages
 from tmatch.hub import HubOptions
@@ -86,14 +86,24 @@ class OpenContext:
 class Encoders(Config, ABC):
     """The encoders a model was trained with, as model.json stores them; `folder` is that of the model."""
 
+    conditioning: dict[str, Any] | None = None
+    """The conditioner that is trained with the model, a row of `CONDITIONERS` and its arguments; None if pretrained."""
+
     @property
-    @abstractmethod
     def condition_width(self) -> int | None:
         """Width of the condition; None for an unconditional model."""
+        width = (self.conditioning or {}).get("width")
+        return int(width) if width is not None else None
 
-    @abstractmethod
+    @property
+    def condition_length(self) -> int:
+        """The maximum number of tokens of a condition."""
+        return int((self.conditioning or {}).get("max_length", 1))
+
     def conditioner(self, folder: Path, hub: HubOptions = HubOptions()) -> Conditioner:
         """Inputs to conditions."""
+        settings = dict(self.conditioning or {})
+        return CONDITIONERS[settings.pop("kind")](**settings)
 
     @abstractmethod
     def codec(self, patch: Patchify, folder: Path | None, hub: HubOptions = HubOptions()) -> Codec:
@@ -131,6 +141,16 @@ class Dataset:
     def codec(self) -> Codec:
         """States to images, loaded on first use."""
         return self.open_codec()
+
+
+def without_text(classes: Sequence[str] | None, width: int) -> dict[str, Any]:
+    """The conditioner of images in classes, with vectors of a width, or without labels."""
+    return {"kind": "none"} if classes is None else {"kind": "labels", "classes": tuple(classes), "width": width}
+
+
+def preview_inputs(classes: Sequence[str] | None, captions: Sequence[Any]) -> Sequence[Any]:
+    """Inputs of the preview images: every class in turn, or else the first captions."""
+    return captions[:PREVIEWS] if classes is None else [k % len(classes) for k in range(PREVIEWS)]
 
 
 class DataConfig(Config, ABC):

@@ -1,4 +1,4 @@
-"""Your own captioned images in a folder."""
+"""Your own images: captioned, in classes, or without either."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,26 +7,32 @@ from pydantic import Field
 
 from tmatch.config import Dimension, NonemptyPath
 from tmatch.data import CaptionedImages, FolderImages
+from tmatch.data.sources.source import Labels
 from tmatch.datasets.base import Split
 from tmatch.datasets.images import ImageData
 
 
 class FolderData(ImageData):
-    """A folder of images with a `metadata.jsonl`; one image in twenty is held out for validation."""
+    """A folder of images, or a .npz, idx or CIFAR file; one image in twenty is held out for validation."""
 
     kind: Literal["folder"] = "folder"
-    folder: NonemptyPath = Field(default=Path("images"), description="folder of the images and metadata.jsonl")
+    folder: NonemptyPath = Field(default=Path("images"), description="folder or file of the images")
     size: Dimension = Field(default=32, description="height and width to crop and resize each image to, in pixels")
+
+    labels: Labels = Field(
+        default="auto",
+        description="'auto': the captions or labels found; 'folders': sub-folders are classes; 'none': neither",
+    )
 
     @property
     def name(self) -> str:
         return str(self.folder)
 
     def training(self) -> CaptionedImages:
-        return FolderImages(self.folder, self.size)
+        return FolderImages(self.folder, self.size, labels=self.labels)
 
     def validation(self, count: int) -> CaptionedImages:
-        return FolderImages(self.folder, self.size, held_out=True, limit=count)
+        return FolderImages(self.folder, self.size, held_out=True, limit=count, labels=self.labels)
 
     def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
         return self.validation(count)

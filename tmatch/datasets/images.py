@@ -12,12 +12,10 @@ import torch
 
 from tmatch.codec import Codec, Patchify
 from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS, autoencoder_digest, open_autoencoder
-from tmatch.conditioning import CONDITIONERS, Conditioner
 from tmatch.conditioning.words import words_of
 from tmatch.data import CaptionedImages, InMemory
 from tmatch.data.encode import encode_cached
 from tmatch.datasets.base import (
-    PREVIEWS,
     AssumedData,
     DataConfig,
     Dataset,
@@ -25,6 +23,8 @@ from tmatch.datasets.base import (
     InputShapes,
     OpenContext,
     WordsConfig,
+    preview_inputs,
+    without_text,
 )
 from tmatch.files import atomic_folder, locked
 from tmatch.hub import HubOptions
@@ -42,15 +42,6 @@ class ImageEncoders(Encoders):
     autoencoder: str
     digest: str | None = None
     """Of the autoencoder's weights; None without an autoencoder, or if not recorded."""
-
-    @property
-    def condition_width(self) -> int | None:
-        width = self.conditioning.get("width")
-        return int(width) if width is not None else None
-
-    def conditioner(self, folder: Path, hub: HubOptions = HubOptions()) -> Conditioner:
-        settings = {key: value for key, value in self.conditioning.items() if key != "kind"}
-        return CONDITIONERS[self.conditioning["kind"]](**settings)
 
     def codec(self, patch: Patchify, folder: Path | None, hub: HubOptions = HubOptions()) -> Codec:
         where = Path(self.autoencoder) if folder is None else folder / AUTOENCODER
@@ -85,16 +76,14 @@ class ImageData(DataConfig):
 
     def conditioning(self, images: CaptionedImages, text: WordsConfig | None) -> dict[str, Any]:
         """Which conditioner to build: a row of `CONDITIONERS` and its arguments."""
-        if images.classes is not None:
-            return {"kind": "labels", "classes": tuple(images.classes), "width": (text or WordsConfig()).width}
-        if all(caption is None for caption in images.captions):
-            return {"kind": "none"}
+        if images.classes is not None or all(caption is None for caption in images.captions):
+            return without_text(images.classes, (text or WordsConfig()).width)
         vocabulary = tuple(sorted({word for caption in images.captions for word in words_of(caption)}))
         return {"kind": "words", "vocabulary": vocabulary, **(text or WordsConfig()).model_dump()}
 
     def fingerprint(self, images: CaptionedImages, codec: Codec) -> str:
-        """Digest of the captions and the autoencoder."""
-        parts = [*map(str, images.captions), autoencoder_digest(codec) or ""]
+        """Digest of the captions or labels, the names of classes, and the autoencoder."""
+        parts = [*map(str, images.captions), *(images.classes or ()), autoencoder_digest(codec) or ""]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def open(self, context: OpenContext) -> Dataset:
@@ -109,7 +98,8 @@ class ImageData(DataConfig):
             _keep_autoencoder(name, context.out)
         if context.distributed.rank == 0:
             how = "as pixels" if codec.autoencoder is None else f"encoded by the autoencoder '{name}'"
-            print(f"tmatch: training on {len(training):,} images from {self.name}, {how}", file=sys.stderr, flush=True)
+            images = f"{len(training):,} images {training.conditions} from {self.name}"
+            print(f"tmatch: training on {images}, {how}", file=sys.stderr, flush=True)
         context.distributed.barrier()
         encoders = ImageEncoders(
             conditioning=self.conditioning(training, context.text), autoencoder=name, digest=autoencoder_digest(codec)
@@ -124,7 +114,7 @@ class ImageData(DataConfig):
             build_conditioner=partial(encoders.conditioner, context.out),
             open_codec=lambda: codec,
             codebook_size=codec.codebook_size,
-            previews=validation.captions[:PREVIEWS],
+            previews=preview_inputs(training.classes, validation.captions),
             fingerprint=self.fingerprint(training, codec),
             images=len(training),
         )

@@ -1,20 +1,20 @@
-"""Data shards that `tmatch prepare` writes: images and captions are encoded, and streamed."""
+"""Data shards that `tmatch prepare` writes: images and captions are encoded, or labels stored, and streamed."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tmatch.codec import Codec, Patchify
 from tmatch.codec.diffusers import load_autoencoder
 from tmatch.conditioning import Conditioner, EmbeddedText
 from tmatch.conditioning.transformers import load_text_encoder
-from tmatch.config import MAX_LAYERS, Count, NonemptyPath, free_field
+from tmatch.config import MAX_LAYERS, Count, Dimension, NonemptyPath, free_field
 from tmatch.data import InMemory
 from tmatch.data.manifest import AutoencoderIdentity, Identity, TextIdentity
 from tmatch.data.shards import MANIFEST, ShardSet
@@ -29,6 +29,8 @@ from tmatch.datasets.base import (
     OpenContext,
     Shape,
     WordsConfig,
+    preview_inputs,
+    without_text,
 )
 from tmatch.extras import MissingExtra
 from tmatch.hub import HubOptions
@@ -40,17 +42,29 @@ AUTOENCODER_FOLDER, TEXT_FOLDER = "autoencoder", "text_encoder"
 
 
 class ShardEncoders(Encoders):
-    """The pretrained encoders that the data shards were made with."""
+    """The pretrained encoders that the data shards were made with; without captions, the conditioner is the run's."""
 
     kind: Literal["shards"] = "shards"
     autoencoder: AutoencoderIdentity
-    text: TextIdentity
+    text: TextIdentity | None = None
+
+    @model_validator(mode="after")
+    def _one_conditioner(self) -> Self:
+        if (self.text is None) == (self.conditioning is None):
+            raise ValueError("A model has either a pretrained text encoder or a conditioner of its own.")
+        return self
 
     @property
     def condition_width(self) -> int | None:
-        return self.text.width
+        return super().condition_width if self.text is None else self.text.width
+
+    @property
+    def condition_length(self) -> int:
+        return super().condition_length if self.text is None else self.text.max_length
 
     def conditioner(self, folder: Path, hub: HubOptions = HubOptions()) -> Conditioner:
+        if self.text is None:
+            return super().conditioner(folder, hub)
         with _exported_or_named(folder, TEXT_FOLDER, self.text.name) as name:
             encoder = load_text_encoder(name, self.text.max_length, self.text.precision, hub)
         _require_same_encoder(self.text, TextIdentity(**encoder.identity()))
@@ -66,9 +80,9 @@ class ShardEncoders(Encoders):
         return self.autoencoder.codebook_size
 
     def require_same(self, other: Encoders, model: str) -> None:
-        same = isinstance(other, ShardEncoders) and not (
-            other.autoencoder.differs(self.autoencoder) or other.text.differs(self.text)
-        )
+        same = isinstance(other, ShardEncoders) and not other.autoencoder.differs(self.autoencoder)
+        if isinstance(other, ShardEncoders) and self.text is not None:
+            same = same and other.text is not None and not other.text.differs(self.text)
         if not same:
             raise ValueError(
                 f"{model} was trained with other encoders than these data shards were prepared with: prepare the "
@@ -83,6 +97,9 @@ class ShardsData(DataConfig):
     folders: tuple[NonemptyPath, ...] = free_field((Path("shards"),), "folders from `tmatch prepare`", min_length=1)
     validation: NonemptyPath | None = free_field(None, "another such folder, for validation")
     window: Count = Field(default=8, description="number of shards to shuffle among each other")
+    label_width: Dimension = Field(
+        default=128, description="width of the learned vector of a class, if there are labels"
+    )
     workers: int = free_field(0, "processes that read ahead", ge=0, le=MAX_LAYERS)
 
     @field_validator("folders", mode="before")
@@ -98,6 +115,7 @@ class ShardsData(DataConfig):
         held_out = None if validation is None else _first_samples(validation, context.validation_images, patch, device)
         shown = held_out or _first_samples(training, PREVIEWS, patch, device)
         rank, world_size = rank_and_world_size()
+        classes, own = training.manifest.settings.classes, encoders.conditioning
         states = StreamedStates(
             self.folders, patch, context.train.seed, self.window, self.workers, device, rank, world_size,
             local_rank_and_world_size(),
@@ -108,15 +126,16 @@ class ShardsData(DataConfig):
             shape=shape,
             grids=grids,
             encoders=encoders,
-            build_conditioner=lambda: EmbeddedText(training.null()),
+            build_conditioner=lambda: encoders.conditioner(context.out) if own else EmbeddedText(training.null()),
             open_codec=lambda: encoders.codec(patch, None).to(device),
             codebook_size=encoders.autoencoder.codebook_size,
-            previews=shown.captions[:PREVIEWS],
+            previews=preview_inputs(classes, shown.captions),
             fingerprint=training.manifest.contents(),
             images=len(training),
         )
         if rank == 0:
-            print(f"tmatch: training on {len(training):,} images from {training}", file=sys.stderr, flush=True)
+            images = f"{len(training):,} images {training.manifest.settings.conditions} from {training}"
+            print(f"tmatch: training on {images}", file=sys.stderr, flush=True)
         if context.train.preview_every and rank == 0:
             with _adding("Previews need it; --train.preview-every 0 trains without previews."):
                 dataset.codec  # noqa: B018, fail now and not after many steps
@@ -128,7 +147,7 @@ class ShardsData(DataConfig):
     ) -> InputShapes:
         if all((folder / MANIFEST).is_file() for folder in self.folders):
             training, _, encoders, shape, _ = self._describe(patch)
-            lengths, size = (encoders.text.max_length, encoders.text.width), encoders.autoencoder.codebook_size
+            lengths, size = (encoders.condition_length, encoders.condition_width), encoders.autoencoder.codebook_size
             return InputShapes(shape, lengths, size, f"from the data shards in {training}")
         factor, channels = (assumed.code_factor, 1) if discrete else (assumed.factor, assumed.channels)
         if any(assumed.size % (factor * side) for side in patch.patch):
@@ -148,7 +167,7 @@ class ShardsData(DataConfig):
         validation = None if self.validation is None else ShardSet(self.validation)
         if validation is not None:
             validation.require_files()
-            validation.require(settings.autoencoder, settings.text)
+            validation.require(settings)
         sizes = training.manifest.sizes()
         held_out = () if validation is None else validation.manifest.sizes()
         for height, width in sorted({*sizes, *held_out}):
@@ -161,7 +180,8 @@ class ShardsData(DataConfig):
         height, width = sizes.most_common(1)[0][0]
         shape = (height // down, width // across, settings.autoencoder.channels * down * across)
         grids = tuple((height // down, width // across) for height, width in sorted(sizes))
-        encoders = ShardEncoders(autoencoder=settings.autoencoder, text=settings.text)
+        own = None if settings.text is not None else without_text(settings.classes, self.label_width)
+        encoders = ShardEncoders(autoencoder=settings.autoencoder, text=settings.text, conditioning=own)
         return training, validation, encoders, shape, grids
 
     def anonymous(self) -> "ShardsData":
@@ -172,7 +192,7 @@ def _first_samples(shards: ShardSet, count: int, patch: Patchify, device: torch.
     """The first samples of the most common size, in memory."""
     size = shards.manifest.sizes().most_common(1)[0][0]
     read = (shards.read(number) for number, shard in enumerate(shards.manifest.shards) if shard.size == size)
-    pairs = ((samples.latents[k], samples.caption(k, 0)) for samples in read for k in range(len(samples)))
+    pairs = ((samples.latents[k], samples.condition(k, 0)) for samples in read for k in range(len(samples)))
     latents, captions = zip(*islice(pairs, count), strict=True)
     return Captioned(InMemory(patch.encode(torch.stack(latents).float().to(device))), captions)
 

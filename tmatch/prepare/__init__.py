@@ -1,4 +1,4 @@
-"""Encoding captioned images into data shards of latents and text embeddings."""
+"""Encoding images into data shards: latents with text embeddings, labels, or nothing."""
 
 from tmatch.prepare.run import Preparation
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import cache
-from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -16,13 +15,14 @@ from torch import Tensor
 from tmatch.codec.diffusers import PretrainedAutoencoder
 from tmatch.conditioning.transformers import PretrainedText
 from tmatch.data.crop import Size
-from tmatch.data.images import center_crop, read_image
+from tmatch.data.images import center_crop
 from tmatch.data.manifest import Chunk, Manifest, Shard, ShardSettings, Skipped
 from tmatch.data.progress import progress_bar
 from tmatch.data.shards import MANIFEST, NULL, Samples, is_complete, write_shard
 from tmatch.data.sources.source import Source
 from tmatch.files import locked, write_text
 from tmatch.hub import ENCODER_DTYPES
+from tmatch.prepare.conditions import ConditionedRow, conditions_for
 from tmatch.prepare.records import Records
 
 OVERFLOW = "the latent overflows; --precision float32 and --dtype float32 have the largest range"
@@ -32,11 +32,10 @@ EncodedChunk = tuple[dict[Size, Samples], list[Skipped], int]
 
 
 class CroppedImage(NamedTuple):
-    """A usable row: its image, cropped, (3, height, width) uint8, and its captions."""
+    """A usable row: its image, cropped, (3, height, width) uint8, and what it is trained with."""
 
-    row: int
     pixels: Tensor
-    captions: tuple[str, ...]
+    row: ConditionedRow
 
 
 class EncodeBuffer:
@@ -45,13 +44,13 @@ class EncodeBuffer:
     def __init__(self, encode: Callable[[Tensor], Tensor], batch_size: int) -> None:
         self.encode = encode
         self.batch_size = batch_size
-        self.rows: list[tuple[int, tuple[str, ...]]] = []
+        self.rows: list[ConditionedRow] = []
         self._waiting: list[Tensor] = []
         self._latents: list[Tensor] = []
 
     def add(self, image: CroppedImage) -> None:
-        """Add an image; its row number and captions are kept in `rows`."""
-        self.rows.append((image.row, image.captions))
+        """Add an image; its row is kept in `rows`."""
+        self.rows.append(image.row)
         self._waiting.append(image.pixels)
         if len(self._waiting) == self.batch_size:
             self._flush()
@@ -77,14 +76,14 @@ class Preparation:
 
     def __init__(
         self, source: Source, out: Path, settings: ShardSettings, autoencoder: PretrainedAutoencoder,
-        text: PretrainedText,
+        text: PretrainedText | None = None,
     ) -> None:  # fmt: skip
         self.source = source
         self.out = out
         self.records = Records(out)
         self.settings = settings
         self.autoencoder = autoencoder
-        self.text = text
+        self.conditions = conditions_for(settings, text)
         self.device = next(autoencoder.parameters()).device
         self.chunks = -(-len(source) // settings.chunk)
         self._listed = cache(lambda number: source.listed(self._rows(number)))
@@ -145,11 +144,11 @@ class Preparation:
         try:
             read = self.source.read(row)
             key = read.key
-            image = read_image(BytesIO(read.image), at_least=max(2 * max(map(max, crop.sizes)), crop.smallest))
+            image = read.decode(at_least=max(2 * max(map(max, crop.sizes)), crop.smallest))
             cropped = center_crop(image, *crop.choose(image))
         except ValueError as error:
             return self._skipped(row, str(error), key)
-        return CroppedImage(row, cropped, read.captions)
+        return CroppedImage(cropped, ConditionedRow(row, read.captions, read.label))
 
     def encode(self, images: Iterable[CroppedImage | Skipped]) -> EncodedChunk:
         """The samples of a chunk by image size, its skipped rows, and the number of truncated captions."""
@@ -165,11 +164,10 @@ class Preparation:
             latents = buffer.latents()
             finite = latents.isfinite().flatten(1).all(1)
             kept = [buffer.rows[k] for k in finite.nonzero().flatten().tolist()]
-            skipped += [self._skipped(buffer.rows[k][0], OVERFLOW) for k in (~finite).nonzero().flatten().tolist()]
+            skipped += [self._skipped(buffer.rows[k].row, OVERFLOW) for k in (~finite).nonzero().flatten().tolist()]
             if kept:
                 latents = latents[finite] if self.settings.autoencoder.codebook_size is None else latents[finite].int()
-                conditions, longer = self._conditions([texts for _, texts in kept])
-                samples[size] = Samples.join(latents, conditions, [row for row, _ in kept])
+                samples[size], longer = self.conditions.samples(latents, kept)
                 cut += longer
         return samples, sorted(skipped, key=lambda one: one.row), cut
 
@@ -183,32 +181,6 @@ class Preparation:
         latents = self.autoencoder.encode(images.to(self.device).float() / 255).cpu()
         continuous = self.settings.autoencoder.codebook_size is None
         return latents.to(ENCODER_DTYPES[self.settings.dtype]) if continuous else latents
-
-    def _conditions(self, captions_of: Sequence[tuple[str, ...]]) -> tuple[list[list[Tensor]], int]:
-        """The tokens of every caption of every image, and the number of truncated captions.
-
-        Captions of similar length are encoded together, to save padding.
-        """
-        captions = [caption for texts in captions_of for caption in texts]
-        lengths, tokens = self.text.lengths(captions), dict[int, Tensor]()
-        order, size = sorted(range(len(captions)), key=lengths.__getitem__), self.settings.batch_size
-        for part in (order[first : first + size] for first in range(0, len(order), size)):
-            condition = self.text([captions[k] for k in part])
-            encoded, mask = self._in_dtype(condition.tokens), condition.mask.cpu()
-            tokens |= {k: row[valid] for k, row, valid in zip(part, encoded, mask, strict=True)}
-        rest = (tokens[k] for k in range(len(captions)))
-        longer = sum(length > self.settings.text.max_length for length in lengths)
-        return [[next(rest) for _ in texts] for texts in captions_of], longer
-
-    def _in_dtype(self, tokens: Tensor) -> Tensor:
-        """Tokens in the dtype of the shards; raises if the text encoder or that dtype overflows."""
-        converted = tokens.to(ENCODER_DTYPES[self.settings.dtype]).cpu()
-        if not converted.isfinite().all():
-            raise ValueError(
-                f"{self.text.name} overflows in {self.text.precision} or {self.settings.dtype}; set --text-precision "
-                "float32 and --dtype float32 and use a new folder, or use another text encoder."
-            )
-        return converted
 
     def _write(self, number: int, encoded: EncodedChunk, done: dict[int, Chunk]) -> None:
         """Write the shards of a chunk, then its record."""
@@ -224,7 +196,7 @@ class Preparation:
             listed=self._listed(number),
             shards=tuple(shards),
             skipped=tuple(skipped),
-            captions=sum(len(samples.text_ends) for samples in by_size.values()),
+            captions=sum(samples.captions for samples in by_size.values()),
             captions_cut=captions_cut,
         )
         self.records.write(number, done[number])
@@ -252,9 +224,8 @@ class Preparation:
             if len(done) < self.chunks:
                 return None
             chunks = [done[number] for number in range(self.chunks)]
-            null = self.text([self.text.null])
-            tokens = null.tokens[0][null.mask[0]].to(ENCODER_DTYPES[self.settings.dtype]).cpu()
-            checksum = write_shard(self.out / NULL, {"text": tokens})
+            null = self.conditions.null()
+            checksum = None if null is None else write_shard(self.out / NULL, {"text": null})
             skipped = [one.model_dump_json() for chunk in chunks for one in chunk.skipped]
             write_text(self.out / "skipped.jsonl", "".join(f"{line}\n" for line in skipped))
             if not any(chunk.shards for chunk in chunks):

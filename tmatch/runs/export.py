@@ -105,7 +105,7 @@ def _anonymous(model: LoadedModel) -> ModelConfig:
     if isinstance(encoders, ShardEncoders):
         for part, field in ((AUTOENCODER, "autoencoder"), (TEXT_FOLDER, "text")):
             identity = getattr(encoders, field)
-            if _is_local(identity, model.folder / part):
+            if identity is not None and _is_local(identity, model.folder / part):
                 encoders = encoders.model_copy(update={field: identity.model_copy(update={"name": part})})
     return config.model_copy(update={"run": run, "encoders": encoders})
 
@@ -114,11 +114,11 @@ def _include_encoders(model: LoadedModel, encoders: ShardEncoders, out: Path) ->
     """Copy pretrained encoders that exist only on this machine."""
     autoencoder, text = model.pipeline.codec.autoencoder, model.pipeline.encoder
     assert isinstance(autoencoder, PretrainedAutoencoder)
-    assert isinstance(text, PretrainedText)
     if _is_local(encoders.autoencoder, model.folder / AUTOENCODER):
         autoencoder.network.save_pretrained(out / AUTOENCODER)
         drop_paths(out / AUTOENCODER)
-    if _is_local(encoders.text, model.folder / TEXT_FOLDER):
+    if encoders.text is not None and _is_local(encoders.text, model.folder / TEXT_FOLDER):
+        assert isinstance(text, PretrainedText)
         text.network.save_pretrained(out / TEXT_FOLDER)
         text.tokenizer.save_pretrained(out / TEXT_FOLDER)
         drop_paths(out / TEXT_FOLDER)
@@ -154,7 +154,9 @@ def model_card(model: LoadedModel, title: str) -> str:
         how = f" by LoRA of rank {init.lora}" if init.lora else " with a frozen backbone" if init.freeze else ""
         more += f"\nFine-tuned from {public}{how}.\n"
     if isinstance(config.encoders, ShardEncoders):
-        more += f"\nAutoencoder: `{config.encoders.autoencoder.name}`. Text encoder: `{config.encoders.text.name}`.\n"
+        text = config.encoders.text
+        more += f"\nAutoencoder: `{config.encoders.autoencoder.name}`."
+        more += "\n" if text is None else f" Text encoder: `{text.name}`.\n"
     try:
         if result.is_file() and "captions_satisfied" in (found := json.loads(result.read_text())):
             (low, high), share = found["interval_95"], found["captions_satisfied"]

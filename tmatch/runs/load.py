@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from tmatch.codec import Patchify
 from tmatch.conditioning import Conditioner
 from tmatch.config import did_you_mean
-from tmatch.datasets import ImageEncoders
 from tmatch.generation import TextToImage
 from tmatch.generation.config import SamplingConfig
 from tmatch.generation.presets import PRESETS, Preset, Presets
@@ -64,7 +63,7 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     if name.startswith(HUB) or folder.resolve().parent.name == "snapshots":
         hub = replace(hub, within=folder)
     encoders, open_codec = config.encoders, partial(config.encoders.codec, Patchify(config.run.patch), folder, hub)
-    own = encoders.conditioning if isinstance(encoders, ImageEncoders) else None  # its weights are the run's
+    own = encoders.conditioning
     codec = None if own is None else open_codec()
     codes = encoders.codebook_size(folder) if codec is None else codec.codebook_size
 

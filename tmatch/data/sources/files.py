@@ -1,17 +1,22 @@
-"""Images in the files of a folder, with captions in a `metadata.jsonl` or in .txt files."""
+"""Images in the files of a folder: with captions, in classes, or without either."""
 
 import errno
 import os
-from abc import abstractmethod
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from tmatch.data.progress import progress_bar
+from torch import Tensor
+
+from tmatch.data.batches import permutation
+from tmatch.data.images import load_image
 from tmatch.data.sources.source import (
     IMAGE_SUFFIXES,
+    Entry,
+    LocalSource,
     Row,
-    Source,
     Unusable,
     as_captions,
     decode_caption,
@@ -27,20 +32,26 @@ LINKED = "/"
 """Ends the name of a row that is a link to a folder."""
 
 
-class FileSource(Source):
+class FileSource(LocalSource):
     """Images in the files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self.folder = folder.resolve()
 
-    @abstractmethod
-    def entry(self, index: int) -> tuple[str, tuple[str, ...]]:
-        """The name of a row's image, relative to the folder, and its captions."""
-
     def read(self, index: int) -> Row:
-        name, captions = self.entry(index)
-        return Row(name, self.read_bytes(name), captions)
+        name, captions, label = self.entry(index)
+        return Row(name, self.read_bytes(name), captions, label)
+
+    def load(self, name: str, size: int) -> Tensor:
+        return load_image(self.path(name), size)
+
+    def stamp(self, name: str) -> tuple[Any, ...]:
+        file = self.path(name)
+        if not file.is_file():
+            raise Unusable(f"{name} does not exist")
+        stat = file.stat()
+        return str(file), stat.st_size, stat.st_mtime_ns
 
     def path(self, name: str) -> Path:
         """The path of a file, which must lie in the folder."""
@@ -56,14 +67,15 @@ class FileSource(Source):
 class MetadataSource(FileSource):
     """The images that `metadata.jsonl` lists, one {"file_name": ..., "text": ...} per line.
 
-    A text may be a list of captions; `column` names another key for captions.
+    A text may be a list of captions; `column` names another key for captions, None reads none.
     """
 
-    def __init__(self, folder: Path, column: str = "text") -> None:
+    def __init__(self, folder: Path, column: str | None = "text") -> None:
         super().__init__(folder)
         lines = (folder / METADATA).read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
         self.lines = [line for line in lines if line.strip()]
-        self.column = column
+        self.column = column if any(map(_may_have_caption, self.lines)) else None
+        self.captioned = self.column is not None
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -74,14 +86,25 @@ class MetadataSource(FileSource):
     def listed(self, rows: range) -> str:
         return row_digest([self.column, *self.lines[rows.start : rows.stop]])
 
-    def entry(self, index: int) -> tuple[str, tuple[str, ...]]:
+    def entry(self, index: int) -> Entry:
         row = parse_json(self.lines[index])
         name = row.get("file_name")
         if not isinstance(name, str):
             raise Unusable("no file_name")
+        if self.column is None:
+            return Entry(name)
         if self.column not in row:
-            raise Unusable(f"{name} has no '{self.column}'; set --text-column if captions have another key")
-        return name, as_captions(row[self.column])
+            advice = "set --text-column if captions have another key, or --labels none to train without captions"
+            raise Unusable(f"{name} has no '{self.column}'; {advice}")
+        return Entry(name, as_captions(row[self.column]))
+
+
+def _may_have_caption(line: bytes) -> bool:
+    """Whether a line of `metadata.jsonl` has a key that could be a caption."""
+    try:
+        return bool(parse_json(line).keys() - {"file_name"})
+    except Unusable:
+        return False
 
 
 class PairSource(FileSource):
@@ -90,14 +113,11 @@ class PairSource(FileSource):
     A row is one string, to save memory: its name, and the suffixes of its files.
     """
 
-    def __init__(self, folder: Path) -> None:
+    captioned = True
+
+    def __init__(self, folder: Path, rows: Sequence[str]) -> None:
         super().__init__(folder)
-        self.rows = sorted(progress_bar(_rows(str(folder)), f"Listing {folder}"))
-        if not any(self._listed(index)[1] for index in range(len(self))):
-            raise ValueError(
-                f"{folder} has no captioned images; add a {METADATA} with a line "
-                '{"file_name": "cat.png", "text": "a cat"} for each image, or a .txt file of the same name.'
-            )
+        self.rows = rows
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -108,18 +128,14 @@ class PairSource(FileSource):
     def listed(self, rows: range) -> str:
         return row_digest(map(self._listed, rows))
 
-    def entry(self, index: int) -> tuple[str, tuple[str, ...]]:
+    def entry(self, index: int) -> Entry:
         name, images, caption = self._row(index)
-        if name.endswith(LINKED):
-            raise Unusable("links to folders are not followed; pass the linked folder as a source of its own")
-        image = single_image(images)
-        return image, as_captions(decode_caption(self.read_bytes(caption or f"{name}.txt")))
+        require_no_link(name)
+        return Entry(single_image(images), as_captions(decode_caption(self.read_bytes(caption or f"{name}.txt"))))
 
     def _row(self, index: int) -> tuple[str, list[str], str | None]:
         """The name, the images and the caption file of a row."""
-        name, *suffixes = self.rows[index].split("\0")
-        images = [name + suffix for suffix in suffixes if suffix.lower() in IMAGE_SUFFIXES]
-        captions = [name + suffix for suffix in suffixes if suffix.lower() == ".txt"]
+        name, images, captions = split_row(self.rows[index])
         return name, images, captions[-1] if captions else None
 
     def _listed(self, index: int) -> tuple[tuple[str, list[str]], bytes]:
@@ -131,20 +147,52 @@ class PairSource(FileSource):
             return (name, images), b""
 
 
-def open_folder(folder: Path, column: str = "text") -> FileSource:
-    """A folder with a `metadata.jsonl`, or else with a .txt file per image."""
-    if not folder.is_dir():
-        raise ValueError(f"The folder {folder} does not exist; pass one that contains images and a {METADATA}.")
-    return MetadataSource(folder, column) if (folder / METADATA).is_file() else PairSource(folder)
+class ImageFiles(FileSource):
+    """Images without captions, by name; if they have classes, the first folder of a name is the class.
+
+    They are in a fixed random order, so that any range of them holds all classes.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], classes: tuple[str, ...] | None = None) -> None:
+        super().__init__(folder)
+        self.names = [names[k] for k in permutation(len(names), "images").tolist()]
+        self.classes = classes
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def key(self, index: int) -> str:
+        return self.names[index]
+
+    def listed(self, rows: range) -> str:
+        return row_digest(self.names[rows.start : rows.stop])
+
+    def entry(self, index: int) -> Entry:
+        name = self.names[index]
+        require_no_link(name)
+        label = None if self.classes is None else bisect_left(self.classes, name.partition("/")[0])
+        return Entry(name, label=label)
+
+
+def require_no_link(name: str) -> None:
+    """Raise for a row that is a link to a folder."""
+    if name.endswith(LINKED):
+        raise Unusable("links to folders are not followed; pass the linked folder as a source of its own")
+
+
+def split_row(row: str) -> tuple[str, list[str], list[str]]:
+    """The name of a row of `list_files`, its images, and its .txt files."""
+    name, *suffixes = row.split("\0")
+    images = [name + suffix for suffix in suffixes if suffix.lower() in IMAGE_SUFFIXES]
+    return name, images, [name + suffix for suffix in suffixes if suffix.lower() == ".txt"]
 
 
 def contains_images(folder: Path) -> bool:
     """Whether a folder or one of its subfolders contains an image."""
-    suffixes = (suffix for row in _rows(str(folder)) for suffix in row.split("\0")[1:])
-    return any(suffix.lower() in IMAGE_SUFFIXES for suffix in suffixes)
+    return any(split_row(row)[1] for row in list_files(str(folder)))
 
 
-def _rows(folder: str) -> Iterator[str]:
+def list_files(folder: str) -> Iterator[str]:
     """File names without suffix, each followed by the suffixes of its files, and links to folders.
 
     Rows sort by name, since the separator sorts before every character of a name.

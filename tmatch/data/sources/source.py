@@ -1,4 +1,4 @@
-"""The interface of a source of captioned images, and helpers for reading rows."""
+"""The interface of a source of images with captions, class labels or nothing, and helpers for reading rows."""
 
 import errno
 import hashlib
@@ -10,7 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
+
+from PIL import Image
+from torch import Tensor
 
 from tmatch.conditioning.base import has_surrogates
 from tmatch.config import MAX_COUNT
@@ -20,6 +23,8 @@ SAMPLED, LETTERS = 32, 8
 """Rows that identify a source, and the characters of each row's digest."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jfif")
 LARGEST_FILE = 2**30  # bytes; larger files are no images
+Labels = Literal["auto", "folders", "none"]
+"""Where class labels come from: what the source holds, its sub-folders even if it has captions, or no conditions."""
 
 
 class Unusable(ValueError):
@@ -28,17 +33,31 @@ class Unusable(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """An encoded image (the bytes of its file) and its captions."""
+    """An encoded image (the bytes of its file), and its captions, or the index of its class, or neither."""
 
     key: str
     image: bytes
-    captions: tuple[str, ...]
+    captions: tuple[str, ...] = ()
+    label: int | None = None
+
+    def decode(self, at_least: int | None = None) -> Image.Image:
+        """The RGB image; `at_least` is that of `read_image`."""
+        return read_image(BytesIO(self.image), at_least)
 
 
 class Source(ABC):
     """Rows in a fixed order; any thread may read any row."""
 
     name: str
+    captioned: bool = False
+    """Whether rows have captions."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes, where rows have labels."""
+
+    @property
+    def conditions(self) -> str:
+        """What its images are trained with, in words."""
+        return conditions_in_words(self.captioned, self.classes)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -53,7 +72,7 @@ class Source(ABC):
 
     @abstractmethod
     def listed(self, rows: range) -> str:
-        """A digest of the names and captions, but not of the images, of some rows."""
+        """A digest of the names and of the captions or labels, but not of the images, of some rows."""
 
     @property
     def contents(self) -> str:
@@ -64,10 +83,53 @@ class Source(ABC):
     def _letters(self, index: int) -> str:
         try:
             row = self.read(index)
-            read_image(BytesIO(row.image))
+            row.decode()
         except ValueError:
             return "-" * LETTERS
-        return row_digest([row.image, row.captions])[:LETTERS]
+        return row_digest([row.image, row.captions if row.label is None else row.label])[:LETTERS]
+
+
+class Entry(NamedTuple):
+    """A row without its image: the name of the image, and its captions, or the index of its class, or neither."""
+
+    name: str
+    captions: tuple[str, ...] = ()
+    label: int | None = None
+
+
+class LocalSource(Source):
+    """Images on this machine, which can be read one by one, without their captions."""
+
+    @abstractmethod
+    def entry(self, index: int) -> Entry:
+        """A row without its image; raises `Unusable` if the row is at fault."""
+
+    @abstractmethod
+    def load(self, name: str, size: int) -> Tensor:
+        """The centre square of an image, (3, size, size) in [0, 1]."""
+
+    @abstractmethod
+    def stamp(self, name: str) -> tuple[Any, ...]:
+        """What changes when an image changes: name, size and time of its file; raises `Unusable` without a file."""
+
+
+def conditions_in_words(captioned: bool, classes: Sequence[str] | None) -> str:
+    """What images are trained with."""
+    if captioned:
+        return "with captions"
+    return "without captions or labels" if classes is None else f"of {len(classes):,} classes"
+
+
+def require_classes(name: str, classes: Sequence[str], labels: Sequence[int]) -> tuple[str, ...]:
+    """The classes, of which there are several, each with an image; raises for other labels."""
+    found = set(labels)
+    if outside := sorted(label for label in found if not 0 <= label < len(classes)):
+        raise ValueError(f"{name} has {len(classes)} classes, but an image with the label {outside[0]}; correct it.")
+    if len(classes) < 2:
+        raise ValueError(f"{name} has one class only: train without labels (--labels none, or data.labels none).")
+    if empty := [names for label, names in enumerate(classes) if label not in found]:
+        raise ValueError(f"{name} has no image of the class '{empty[0]}': add images, or remove the class.")
+    return tuple(classes)
 
 
 def as_captions(value: object) -> tuple[str, ...]:

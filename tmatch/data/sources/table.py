@@ -1,7 +1,6 @@
 """Tables of the `datasets` library: parquet files, saved data sets and the Hugging Face Hub."""
 
 import glob
-import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,12 +10,11 @@ from tmatch.data.sources.source import Row, Source, Unusable, as_captions, read_
 from tmatch.extras import needs_extra
 from tmatch.reading import first_line
 
-SPLITS = ("train", "validation", "valid", "val", "dev", "test")
-"""Prefixes of file names that denote a split."""
-
 
 class TableSource(Source):
     """A table with a column of images and a column of captions."""
+
+    captioned = True
 
     def __init__(self, name: str, table: Any, image: str, text: str) -> None:  # noqa: ANN401
         with needs_extra("A data set in parquet files or on the Hub", "t2i"):
@@ -77,22 +75,6 @@ def _require_columns(name: str, found: Sequence[str], columns: Sequence[str]) ->
             raise ValueError(
                 f"{name} has no column '{column}'; set --image-column and --text-column to two of {', '.join(found)}."
             )
-
-
-def files_of_split(name: str, files: Sequence[Path], split: str) -> list[Path]:
-    """The files whose names start with a split; all files if their names do not distinguish splits."""
-    prefix = re.compile(rf"({'|'.join(map(re.escape, (split, *SPLITS)))})(?![a-z])")
-    splits = {file: match[1] if (match := prefix.match(file.name)) else None for file in files}
-    found = sorted({word for word in splits.values() if word is not None})
-    if split == "train" and len(found) < 2:
-        return list(files)
-    if not found:
-        raise ValueError(f"{name} has no splits; remove --split.")
-    if split not in found:
-        raise ValueError(f"{name} has no split '{split}'; set --split to one of {', '.join(found)}.")
-    if odd := [file.name for file in files if splits[file] is None]:
-        raise ValueError(f"{name} contains {odd[0]}, which belongs to no split; move it elsewhere.")
-    return [file for file in files if splits[file] == split]
 
 
 def open_parquet(name: str, files: Sequence[Path], image: str, text: str) -> TableSource:

@@ -36,6 +36,8 @@ class TarSource(Source):
     one string, to save memory: the number of its tar file, its name, and suffix, offset and size of each member.
     """
 
+    captioned = True
+
     def __init__(self, name: str, files: Sequence[Path], column: str = "text") -> None:
         self.name = name
         self.files = list(files)
