@@ -31,7 +31,7 @@ def folder_of(path: Path, count: int = 5) -> Path:
 def test_an_image_is_saved_and_loaded(tmp_path: Path) -> None:
     image = torch.arange(3 * 8 * 8).view(3, 8, 8) / 255
     save_image(image, tmp_path / "new" / "x.png")
-    assert torch.equal(load_image(tmp_path / "new" / "x.png", 8), image)
+    assert torch.equal(load_image(tmp_path / "new" / "x.png", 8) / 255, image)
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["x.png"], "no temporary file is left"
 
 
@@ -96,7 +96,7 @@ def test_transparency_is_composed_onto_white(tmp_path: Path) -> None:
         rgba = image.convert("RGBA")
         expected = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
         torch.testing.assert_close(
-            load_image(tmp_path / "clear.png", 16), center_crop(expected, 16, 16) / 255, atol=0.005, rtol=0
+            load_image(tmp_path / "clear.png", 16) / 255, center_crop(expected, 16, 16) / 255, atol=0.005, rtol=0
         )
 
 
@@ -120,7 +120,7 @@ def test_a_large_jpeg_is_decoded_at_a_smaller_size(tmp_path: Path) -> None:
     for at_least, size in sizes.items():
         assert read_image(tmp_path / "large.jpg", at_least).size == size
     whole = center_crop(read_image(tmp_path / "large.jpg"), 32, 32) / 255
-    torch.testing.assert_close(load_image(tmp_path / "large.jpg", 32), whole, atol=0.02, rtol=0)
+    torch.testing.assert_close(load_image(tmp_path / "large.jpg", 32) / 255, whole, atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("size", [(16, 16), (8, 24), (24, 8)])

@@ -35,7 +35,7 @@ class FolderImages(CaptionedImages):
         self.size = size
 
     def load(self, indices: Sequence[int]) -> Tensor:
-        return torch.stack([self.source.load(self.names[k], self.size) for k in indices])
+        return torch.stack([self.source.load(self.names[k], self.size) for k in indices]) / 255
 
     def fingerprint(self) -> str:
         return row_digest([self.size, *map(self.source.stamp, self.names)])

@@ -65,9 +65,9 @@ def save_animation(images: Sequence[Tensor], path: Path, scale: int = 1, seconds
 
 
 def load_image(path: Path, size: int) -> Tensor:
-    """Read an image and crop it to its centre square, (3, size, size) in [0, 1]."""
+    """Read an image and crop it to its centre square, (3, size, size), as uint8."""
     try:
-        return center_crop(read_image(path, at_least=2 * size), size, size) / 255
+        return center_crop(read_image(path, at_least=2 * size), size, size)
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as an image ({error}); replace or remove it.") from error
 
@@ -81,8 +81,9 @@ def read_image(file: Path | BinaryIO, at_least: int | None = None) -> Image.Imag
     try:
         image, orientation = _open(file, at_least)  # closes the file, to hold a large image only once
         image.info = {}  # other EXIF tags may be damaged
-        image.getexif()[ExifTags.Base.Orientation] = orientation
-        ImageOps.exif_transpose(image, in_place=True)
+        if orientation != 1:
+            image.getexif()[ExifTags.Base.Orientation] = orientation
+            ImageOps.exif_transpose(image, in_place=True)
         return image
     except UnidentifiedImageError as error:
         raise ValueError("the image format is unknown") from error
@@ -133,8 +134,9 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 
 def center_crop(image: Image.Image, height: int, width: int) -> Tensor:
     """The largest central crop with this aspect ratio, resized to (3, height, width), as uint8."""
-    scale = min(image.width / width, image.height / height)
-    left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
-    box = (left, top, left + scale * width, top + scale * height)
-    image = image.resize((width, height), Image.Resampling.LANCZOS, box)
+    if image.size != (width, height):
+        scale = min(image.width / width, image.height / height)
+        left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
+        box = (left, top, left + scale * width, top + scale * height)
+        image = image.resize((width, height), Image.Resampling.LANCZOS, box)
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(height, width, 3).movedim(-1, 0)

@@ -75,7 +75,7 @@ class ArraySource(LocalSource):
         return self._row(self.order[index])
 
     def load(self, name: str, size: int) -> Tensor:
-        return center_crop(self._row(int(name)).decode(), size, size) / 255
+        return center_crop(self._row(int(name)).decode(), size, size)
 
     def stamp(self, name: str) -> tuple[Any, ...]:
         return name, *self._stamps

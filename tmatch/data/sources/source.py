@@ -8,6 +8,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -106,7 +107,7 @@ class LocalSource(Source):
 
     @abstractmethod
     def load(self, name: str, size: int) -> Tensor:
-        """The centre square of an image, (3, size, size) in [0, 1]."""
+        """The centre square of an image, (3, size, size), as uint8."""
 
     @abstractmethod
     def stamp(self, name: str) -> tuple[Any, ...]:
@@ -178,10 +179,15 @@ def single_image(images: Sequence[str]) -> str:
 
 def require_inside(name: str, *folders: Path) -> Path:
     """The path of a file, which must lie in one of the folders; relative to the first one."""
-    file = Path(os.path.realpath(folders[0] / name))  # tolerates circular links
-    if not any(folder in file.parents for folder in folders):
+    parent, base = os.path.split(os.path.join(folders[0], name))
+    file = os.path.join(_real_folder(parent), base)
+    file = os.path.realpath(file) if os.path.islink(file) else file  # tolerates circular links
+    if not any(file.startswith(os.path.join(folder, "")) for folder in folders):
         raise Unusable(f"{name} is, or links to, a file outside the folder")
-    return file
+    return Path(file)
+
+
+_real_folder = lru_cache(4096)(os.path.realpath)  # which looks at every folder on the way
 
 
 def read_file(name: str, *folders: Path) -> bytes:
