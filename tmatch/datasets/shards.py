@@ -126,7 +126,7 @@ class ShardsData(DataConfig):
     def input_shapes(
         self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData
     ) -> InputShapes:
-        if all((folder / MANIFEST).is_file() for folder in self.folders):
+        if not self._missing():
             training, _, encoders, shape, _ = self._describe(patch)
             lengths, size = (encoders.text.max_length, encoders.text.width), encoders.autoencoder.codebook_size
             return InputShapes(shape, lengths, size, f"from the data shards in {training}")
@@ -135,8 +135,21 @@ class ShardsData(DataConfig):
             raise ValueError(f"Images of {assumed.size} pixels do not divide into tokens: set another --assumed.size.")
         rows, columns = (assumed.size // factor // side for side in patch.patch)
         shape = (rows, columns, channels * patch.patch[0] * patch.patch[1])
-        lengths, size = (assumed.text_length, assumed.text_width), assumed.codebook_size if discrete else None
-        return InputShapes(shape, lengths, size, "assumed (--assumed.*), since there are no data shards yet")
+        length, size = (
+            assumed.text_length if assumed.classes is None else 1,
+            assumed.codebook_size if discrete else None,
+        )
+        origin = "assumed (--assumed.*), since there are no data shards yet"
+        return InputShapes(shape, (length, assumed.text_width), size, origin, assumed.classes)
+
+    def _missing(self) -> list[Path]:
+        return [folder for folder in self.folders if not (folder / MANIFEST).is_file()]
+
+    def require_available(self) -> None:
+        if missing := self._missing():
+            raise ValueError(
+                f"There are no data shards in {missing[0]}: encode images with `tmatch prepare`, or set data.folders."
+            )
 
     def _describe(
         self, patch: Patchify

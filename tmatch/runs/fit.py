@@ -19,7 +19,7 @@ from tmatch.generation.presets import PRESETS
 from tmatch.rng import seeded_init
 from tmatch.runs.config import ModelConfig, RunConfig
 from tmatch.runs.finetune import apply_init, matching_names
-from tmatch.runs.load import merge_lora
+from tmatch.runs.load import merge_lora, read_config
 from tmatch.train import GeneratorTask, Task, Trainer, checkpoint
 from tmatch.train.distributed import Distributed
 from tmatch.train.launch import init_distributed
@@ -34,12 +34,15 @@ def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str
         Patchify(run.patch), run.train, out, run.autoencoder, run.text, run.validation_images, distributed, progress
     )
     dataset = run.data.open(context)
-    trainer = _trainer(run, dataset, out, distributed)
+    architecture = _architecture(run, out)
+    trainer = _trainer(run, dataset, out, distributed, architecture)
     trainer.resume()
     if distributed.rank == 0:
         if trainer.step:
             print(f"tmatch: resuming at step {trainer.step:,}", file=sys.stderr)
-        config = ModelConfig(run=run, shape=dataset.shape, grids=dataset.grids, encoders=dataset.encoders)
+        config = ModelConfig(
+            run=run, shape=dataset.shape, grids=dataset.grids, encoders=dataset.encoders, architecture=architecture
+        )
         write_text(out / "model.json", config.model_dump_json(indent=2) + "\n")
         if trainer.step < run.train.steps:  # results of an earlier, shorter run are out of date
             for name in ("model.safetensors", "result.json", PRESETS):
@@ -71,14 +74,22 @@ def preflight_generator(run: RunConfig, out: Path) -> None:
     default = SamplingConfig()
     changed = [name for name, value in run.sampling if value != getattr(default, name)]
     require_applicable(model.kernel, run.sampling, changed, "--sampling.")
+    run.data.require_available()
 
 
-def _trainer(run: RunConfig, dataset: Dataset, out: Path, distributed: Distributed) -> Trainer:
+def _architecture(run: RunConfig, out: Path) -> dict[str, Any] | None:
+    """The configuration of a language model; a resumed run has its own."""
+    return run.backbone.architecture() if checkpoint.latest(out) is None else read_config(str(out))[1].architecture
+
+
+def _trainer(
+    run: RunConfig, dataset: Dataset, out: Path, distributed: Distributed, architecture: dict[str, Any] | None
+) -> Trainer:
     with seeded_init(run.train.seed):
         conditioner = dataset.build_conditioner()
-        model = run.network(dataset.shape, conditioner.width, dataset.codebook_size)
+        model = run.network(dataset.shape, conditioner.width, dataset.codebook_size, architecture)
     task = GeneratorTask(model, conditioner, dataset.train, dataset.validation, run.caption_dropout)
-    apply_init(run.init, task, dataset.encoders, run.train.seed, out)
+    apply_init(run, task, dataset.encoders, out)
 
     def preview(task: Task) -> Tensor:
         assert isinstance(task, GeneratorTask)
