@@ -24,14 +24,23 @@ ABOUT = {
     "shapes": "On `shapes`, the synthetic data set that ships with the package: captioned 32 x 32 images of coloured "
     "shapes, with an exact checker. All generators share the settings that are not shown; their numbers of steps are "
     "chosen so that each trains for about the same time. Times are for one CPU core.",
+    "small": "Class-conditional, on images in memory: put them in `data/fashion-mnist` or `data/cifar10`, or set "
+    "`--data.folder`. A token is a patch of 4 x 4 pixels. On one CPU core a run takes about "
+    "10 minutes on Fashion-MNIST and half an hour on CIFAR-10, extrapolated from the time of a step; the heads on a "
+    "frozen backbone take less.",
     "folder": "On a folder of captioned images that fits in memory. See [training](training.md).",
     "shards": "On data shards that `tmatch prepare` writes, with about 5M parameters. "
-    "[Emoji and photographs](real_data.md) shows what such runs learn.",
+    "[Emoji and photographs](real_data.md) shows what such runs learn. `shards-fhtm-3-huggingface` has 110M parameters "
+    "and needs the extra `huggingface`.",
     "sizes": "On data shards, at the published DiT sizes, for one GPU or a few. None of these has been run; "
     "`tmatch plan RECIPE` estimates what a run takes ([plan](plan.md)).",
     "paper": "The paper's 1.7B models, on data shards of 256 x 256 images with latents of SDXL's autoencoder and "
     "embeddings of Flan-UL2 (discrete variants: codes of a `VQModel`). None of these has been run. "
     "[The paper map](paper_map.md) lists what the paper leaves open.",
+    "imagenet": "Class-conditional, on data shards of ImageNet at 256 x 256 with the class of each image: latents of "
+    "a Stable Diffusion autoencoder (32 x 32 x 4) for FM and DTM, of a KL autoencoder of factor 16 (16 x 16 x 16) for "
+    "the others. None of these has been run; `tmatch plan RECIPE` needs no data ([plan](plan.md)). "
+    "[The paper map](paper_map.md#imagenet) lists where each number comes from.",
 }
 """What each group of recipes is for."""
 

@@ -50,3 +50,14 @@ def save_code_autoencoder(folder: Path, codes: int = 32, widths: tuple[int, int]
         vq_embed_dim=4, **how,
     ).save_pretrained(folder)  # fmt: skip
     return folder
+
+
+def save_language_model(folder: Path, kind: str = "Llama", seed: int = 0, **settings: object) -> Path:
+    import transformers
+
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 32, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, **settings}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    head = "LMHeadModel" if kind in ("Bert", "GPT2") else "ForCausalLM"
+    getattr(transformers, kind + head)(config).save_pretrained(folder)
+    return folder

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from tmatch.config import MAX_LAYERS
 from tmatch.extras import needs_extra
 from tmatch.reading import contained, first_line, read_json, read_shapes, require_finite_weights
 
@@ -29,6 +30,7 @@ NETWORK_FILES = [
     "*-of-*.safetensors", "*config.json", "tokenizer.json", "*tokens*.json", "vocab.json", "*.txt", "*.model",
 ]  # fmt: skip
 """The files of a pretrained network and its tokenizer."""
+CONFIG = "config.json"
 _UNSUPPORTED = {"base_model_name_or_path", "quantization_config", "transformers_weights"}
 _NAMING = re.compile(r"auto_map|init_inputs|num_labels|.*(_files?|_path|attn_implementation)")
 _DEPTH = re.compile(r"(layer|block|depth)(?!.*channels)")
@@ -103,29 +105,45 @@ def checked_folder(name: str, hub: HubOptions) -> Iterator[tuple[Path, int]]:
     known = [file for file in folder.iterdir() if any(fnmatch(file.name, pattern) for pattern in NETWORK_FILES)]
     files = {file.name: contained(file) for file in known}
     shapes = {name: read_shapes(file) for name, file in files.items() if name.endswith(".safetensors")}
+    tensors = sum(map(len, shapes.values()))
     with TemporaryDirectory() as view:
         for name, file in files.items():
             if name.endswith(("config.json", "index.json")):
-                Path(view, name).write_text(json.dumps(_checked(read_json(file), shapes)))
+                Path(view, name).write_text(json.dumps(_checked(read_json(file), shapes, tensors)))
             else:
                 Path(view, name).symlink_to(file)
         yield Path(view), sum(prod(shape) for part in shapes.values() for shape in part.values())
 
 
-def _checked(value: Any, shapes: dict[str, dict[str, list[int]]]) -> Any:  # noqa: ANN401
-    """A configuration or index without the keys that name files or code."""
+def read_network_config(name: str, hub: HubOptions) -> dict[str, Any]:
+    """The config.json of a pretrained network by its hub name or folder; its weights are not downloaded."""
+    from huggingface_hub import hf_hub_download
+
+    folder = Path(name)
+    if not hub.is_local(folder):
+        folder = Path(hf_hub_download(name, CONFIG, **hub.arguments())).parent
+    return checked_config(read_json(contained(folder / CONFIG)))
+
+
+def checked_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the keys that name files or code; it may have up to MAX_LAYERS layers."""
+    checked: dict[str, Any] = _checked(config, {}, MAX_LAYERS)
+    return checked
+
+
+def _checked(value: Any, files: Container[str], tensors: int) -> Any:  # noqa: ANN401
+    """A configuration or index without the keys that name files or code; each layer has at least one tensor."""
     if not isinstance(value, dict):
-        return [_checked(part, shapes) for part in value] if isinstance(value, list) else value
-    tensors = sum(map(len, shapes.values()))
+        return [_checked(part, files, tensors) for part in value] if isinstance(value, list) else value
     for key, part in value.items():
         if key in _UNSUPPORTED and part is not None:
             raise ValueError(f"{key} is not supported")
-        if key == "weight_map" and (others := set(part.values()) - shapes.keys()):
-            raise ValueError(f"its index names {others.pop()}, which is not a safetensors file in its folder")
+        if key == "weight_map" and (others := [file for file in part.values() if file not in files]):
+            raise ValueError(f"its index names {others[0]}, which is not a safetensors file in its folder")
         for count in part if isinstance(part, list) else [part]:
             if _DEPTH.search(key) and isinstance(count, int) and count > tensors:
-                raise ValueError(f"{key} is {count:,}, but its files have {tensors} tensors")
-    return {key: _checked(part, shapes) for key, part in value.items() if not _NAMING.fullmatch(key)}
+                raise ValueError(f"{key} is {count:,}, but there can be at most {tensors:,} layers")
+    return {key: _checked(part, files, tensors) for key, part in value.items() if not _NAMING.fullmatch(key)}
 
 
 def _unreachable(error: BaseException | None) -> bool:

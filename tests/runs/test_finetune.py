@@ -12,7 +12,7 @@ from small_runs import init_run
 from tmatch.app.plan import Hardware, plan_run
 from tmatch.conditioning import WordEncoder
 from tmatch.data import InMemory
-from tmatch.datasets import AssumedData, FolderData, ShapesData
+from tmatch.datasets import FolderData, ShapesData
 from tmatch.recipes import RECIPES
 from tmatch.runs import BackboneConfig, InitConfig, fit, load_model, preflight
 from tmatch.runs.export import model_card
@@ -121,7 +121,7 @@ def test_a_plan_freezes_what_training_freezes(flow: Path, tmp_path: Path, init: 
     model = tuned.network(config.shape, config.encoders.condition_width)
     encoder = config.encoders.conditioner(flow)
     task = GeneratorTask(model, encoder, Captioned(InMemory(torch.zeros(1, *config.shape)), ["red"]))
-    apply_init(tuned.init, task, config.encoders, 0, tmp_path)
+    apply_init(tuned, task, config.encoders, tmp_path)
     frozen = {name: (p.shape, p.requires_grad) for name, p in task.model.named_parameters()}
     assert {name: (p.shape, p.requires_grad) for name, p in planned.named_parameters()} == frozen
     assert len({requires for _, requires in frozen.values()}) == (2 if init else 1)
@@ -133,7 +133,7 @@ def test_a_frozen_backbone_is_planned_without_its_backward_pass() -> None:
     for freeze in (False, True):
         init = InitConfig(model="shapes-fm", freeze=freeze)
         run = RECIPES["shapes-dtm-mean"]().model_copy(update={"init": init, "data": ShapesData(images=1)})
-        plans.append(plan_run(run, Hardware(gpus=2), AssumedData()))
+        plans.append(plan_run(run, Hardware(gpus=2)))
     free, frozen = plans
     assert frozen.parameters == free.parameters == free.trained
     assert frozen.trained == {"backbone": 0, "head": free.parameters["head"], "other": 0}

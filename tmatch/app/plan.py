@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from tmatch.app.tables import JsonFlag
-from tmatch.datasets import AssumedData
+from tmatch.conditioning import ClassLabels
 from tmatch.plan import Plan, Utilisation, plan, render, to_json
 from tmatch.runs import AnyRun, RunConfig
 from tmatch.runs.finetune import preflight_init
@@ -36,7 +36,6 @@ def main(
     recipe: AnyRun,
     *,
     hardware: Annotated[Hardware, tyro.conf.arg(name="")] = Hardware(),
-    assumed: AssumedData = AssumedData(),
     config: Path | None = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -45,25 +44,27 @@ def main(
     Args:
         recipe: what to plan; every setting can be overridden.
         hardware: the hardware to plan for.
-        assumed: sizes of data that does not exist yet; data that exists is measured instead.
         config: YAML file of settings that override the recipe's; options override the file.
     """
     with Console(stderr=True).status("counting FLOPs and memory"):  # which a terminal alone shows
-        found = plan_run(recipe, hardware, assumed)
+        found = plan_run(recipe, hardware)
     print(json.dumps(to_json(found), indent=2) if as_json else render(found).rstrip("\n"))
 
 
-def plan_run(recipe: AnyRun, hardware: Hardware, assumed: AssumedData) -> Plan:
+def plan_run(recipe: AnyRun, hardware: Hardware) -> Plan:
     """The plan of a recipe."""
     if not isinstance(recipe, RunConfig):
         raise ValueError("`tmatch plan` plans generators; this is the recipe of an autoencoder.")
-    sizes, train = recipe.input_shapes(assumed), recipe.train
+    sizes, train = recipe.input_shapes(), recipe.train
     (rows, columns, channels), (length, width) = sizes.shape, sizes.text
-    data = f"{rows * columns} tokens of {channels} channels per image, {length} text tokens of {width} channels"
+    condition = f"{length} text tokens" if sizes.classes is None else f"one of {sizes.classes:,} class tokens"
+    data = f"{rows * columns} tokens of {channels} channels per image, {condition} of {width} channels"
     print(f"tmatch: {data}: {sizes.origin}", file=sys.stderr)
     with torch.device("meta"):
         model = recipe.network(sizes.shape, width, sizes.codebook_size)
         preflight_init(recipe.init, model)
+        if sizes.classes is not None and width is not None:  # the class table is trained with the model
+            model.add_module("labels", ClassLabels(sizes.classes, width).requires_grad_(not recipe.init.freeze))
     return plan(
         model, sizes.shape, train.batch_size, hardware.device, hardware.gpus, train.steps,
         text=None if width is None else (length, width), replicas=train.replicas,

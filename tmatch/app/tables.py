@@ -14,10 +14,12 @@ from rich.text import Text
 FILE = Path(__file__).with_name("tables.json")
 GROUP_TITLES = {
     "shapes": "shapes: synthetic images, on a CPU; `tmatch models` lists those with weights",
+    "small": "small: Fashion-MNIST and CIFAR-10 by class, in minutes on a CPU",
     "folder": "folder: your own images, small enough for memory",
-    "shards": "shards: data encoded by `tmatch prepare`, about 5M parameters",
+    "shards": "shards: data encoded by `tmatch prepare`, about 5M parameters; with a language model, 100M",
     "sizes": "sizes: shards on one GPU or a few, S to XL",
     "paper": "paper: the paper's 1.7B models, on shards",
+    "imagenet": "imagenet: class-conditional shards of ImageNet, at published settings of DiT, SiT and MAR",
 }
 KERNEL = "Kernel: {kernel}\nAttention: {attention}. Backbone: {backbone}. NFE: {evaluations}."
 JsonFlag = Annotated[bool, tyro.conf.arg(name="json", help="print JSON instead of tables.")]
@@ -34,7 +36,7 @@ def variants(as_json: JsonFlag = False) -> None:
 def recipes(as_json: JsonFlag = False) -> None:
     """List the recipes that `tmatch train` trains."""
     note = "Train one with: tmatch train RECIPE --out DIR"
-    _print_table("recipes", as_json, {"recipe": 24, "description": None}, note, lambda row: GROUP_TITLES[row["group"]])
+    _print_table("recipes", as_json, {"recipe": 25, "description": None}, note, lambda row: GROUP_TITLES[row["group"]])
 
 
 def models(as_json: JsonFlag = False) -> None:

@@ -32,12 +32,14 @@ class HuggingFaceBackbone(nn.Module):
     """h = f(x): any causal model that takes `inputs_embeds` and `past_key_values`, such as LlamaModel.
 
     It reads [text, tokens]; one linear layer embeds tokens of `channels` numbers and another the condition. The word
-    embedding is neither used nor trained.
+    embedding is neither used nor trained. `checkpointing` recomputes each layer in the backward pass.
     """
 
     timed = False
 
-    def __init__(self, model: nn.Module, channels: int, condition_width: int | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, channels: int, condition_width: int | None = None, checkpointing: bool = False
+    ) -> None:
         super().__init__()
         config: Any = getattr(model, "config", None)
         width = getattr(config, "hidden_size", None)
@@ -54,6 +56,25 @@ class HuggingFaceBackbone(nn.Module):
         own = next(self.model.parameters())
         self.to(own.device, own.dtype)
         self.model.get_input_embeddings().requires_grad_(False)
+        if checkpointing:
+            self.checkpointing = True
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The layers of the model, one after the other."""
+        return next(([*part] for part in self.model.modules() if isinstance(part, nn.ModuleList)), [])
+
+    @property
+    def checkpointing(self) -> bool:
+        """Whether the layers are recomputed in the backward pass."""
+        return bool(self.model.is_gradient_checkpointing)
+
+    @checkpointing.setter
+    def checkpointing(self, on: bool) -> None:
+        if on:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        else:
+            self.model.gradient_checkpointing_disable()
 
     def forward(
         self, x: State, t: Time | None = None, condition: Condition | None = None, *, positions: Tensor | None = None,
@@ -69,7 +90,7 @@ class HuggingFaceBackbone(nn.Module):
         text = read_condition(self.condition_in, condition, len(x))
         valid = sequence_mask(text, len(x), tokens.shape[1], x.device)
         sequence = tokens if text is None else torch.cat((text.tokens, tokens), dim=1)
-        h = self.model(inputs_embeds=sequence, attention_mask=valid, position_ids=position_ids(valid), use_cache=False)
+        h = self.model(inputs_embeds=sequence, use_cache=False, **_padding(valid, 0))
         return h.last_hidden_state[:, -tokens.shape[1] :].unflatten(1, grid)
 
     def init_cache(self, t: Time | None, condition: Condition | None, batch: int, length: int) -> HuggingFaceCache:
@@ -86,13 +107,20 @@ class HuggingFaceBackbone(nn.Module):
 
     def _run(self, tokens: Tensor, cache: HuggingFaceCache) -> Tensor:
         end = cache.read + tokens.shape[1]
-        positions = position_ids(cache.valid)[:, cache.read : end]
-        h = self.model(
-            inputs_embeds=tokens, attention_mask=cache.valid[:, :end], position_ids=positions,
-            past_key_values=cache.keys, use_cache=True,
-        )  # fmt: skip
+        padding = _padding(cache.valid[:, :end], cache.read)
+        h = self.model(inputs_embeds=tokens, past_key_values=cache.keys, use_cache=True, **padding)
         cache.read = end
         return h.last_hidden_state
+
+
+def _padding(valid: Tensor, start: int) -> dict[str, Tensor]:
+    """The padding mask of [read, new], and the positions of the new tokens.
+
+    A model reads the mask to build that of its attention, which on the meta device is passed as such.
+    """
+    end = valid.shape[1]
+    mask = valid[:, None, None].expand(-1, 1, end - start, end) if valid.is_meta else valid
+    return {"attention_mask": mask, "position_ids": position_ids(valid)[:, start:]}
 
 
 @torch.no_grad()

@@ -11,10 +11,9 @@ from pydantic import Field
 
 from tmatch.codec import Codec, Patchify
 from tmatch.conditioning import CONDITIONERS, Conditioner
-from tmatch.config import MAX_LAYERS, Config, Dimension
+from tmatch.config import MAX_LAYERS, Config, Count, Dimension
 from tmatch.data import CaptionedImages
 from tmatch.hub import HubOptions
-from tmatch.tensors import positive_int
 from tmatch.train import BatchSource, Captioned, TrainConfig
 from tmatch.train.distributed import Distributed
 
@@ -35,28 +34,17 @@ class WordsConfig(Config):
     max_length: Dimension = Field(default=16, description="words of a caption that are read")
 
 
-@dataclass(frozen=True)
-class AssumedData:
+class AssumedData(Config):
     """Sizes to plan with where the data does not exist yet; the paper's by default."""
 
-    size: int = 256
-    """height and width of an image in pixels"""
-    factor: int = 8
-    """downsampling factor of the autoencoder"""
-    channels: int = 4
-    """channels of a latent"""
-    code_factor: int = 16
-    """downsampling factor of a discrete autoencoder"""
-    codebook_size: int = 8192
-    """number of codes"""
-    text_length: int = 128
-    """tokens per caption"""
-    text_width: int = 4096
-    """width of a text embedding"""
-
-    def __post_init__(self) -> None:
-        for name, number in vars(self).items():
-            positive_int(f"--assumed.{name.replace('_', '-')}", number)
+    size: Dimension = Field(default=256, description="height and width of an image in pixels")
+    factor: Dimension = Field(default=8, description="downsampling factor of the autoencoder")
+    channels: Dimension = Field(default=4, description="channels of a latent")
+    code_factor: Dimension = Field(default=16, description="downsampling factor of a discrete autoencoder")
+    codebook_size: Count = Field(default=8192, description="number of codes")
+    classes: Count | None = Field(default=None, description="number of classes; None: captions")
+    text_length: Dimension = Field(default=128, description="tokens per caption")
+    text_width: Dimension = Field(default=4096, description="width of a text embedding")
 
 
 @dataclass(frozen=True)
@@ -67,6 +55,8 @@ class InputShapes:
     text: tuple[int, int | None]
     codebook_size: int | None = None
     origin: str = "from the recipe's data"
+    classes: int | None = None
+    """Number of classes, whose embeddings are trained with the model; None for captions."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +159,9 @@ class DataConfig(Config, ABC):
         self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData
     ) -> InputShapes:
         """Shapes of what the model reads; `assumed` where the data does not exist yet."""
+
+    def require_available(self) -> None:
+        """Raise if the data does not exist yet."""
 
     def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
         """Images whose prompts a model is evaluated on, where the data has any; `split` names which."""

@@ -130,7 +130,8 @@ class ImageData(DataConfig):
         rows, columns, channels = codec.encode(images.load([0])).shape[1:]
         conditioning = self.conditioning(images, text)
         lengths = (conditioning.get("max_length", 1), conditioning.get("width"))
-        return InputShapes((rows, columns, channels), lengths, codec.codebook_size)
+        classes = None if images.classes is None else len(images.classes)
+        return InputShapes((rows, columns, channels), lengths, codec.codebook_size, classes=classes)
 
 
 def _keep_autoencoder(name: str, out: Path) -> None:

@@ -145,17 +145,29 @@ class ShardsData(DataConfig):
     def input_shapes(
         self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData
     ) -> InputShapes:
-        if all((folder / MANIFEST).is_file() for folder in self.folders):
+        if not self._missing():
             training, _, encoders, shape, _ = self._describe(patch)
             lengths, size = (encoders.condition_length, encoders.condition_width), encoders.autoencoder.codebook_size
-            return InputShapes(shape, lengths, size, f"from the data shards in {training}")
+            classes = None if (names := training.manifest.settings.classes) is None else len(names)
+            return InputShapes(shape, lengths, size, f"from the data shards in {training}", classes)
         factor, channels = (assumed.code_factor, 1) if discrete else (assumed.factor, assumed.channels)
         if any(assumed.size % (factor * side) for side in patch.patch):
             raise ValueError(f"Images of {assumed.size} pixels do not divide into tokens: set another --assumed.size.")
         rows, columns = (assumed.size // factor // side for side in patch.patch)
         shape = (rows, columns, channels * patch.patch[0] * patch.patch[1])
-        lengths, size = (assumed.text_length, assumed.text_width), assumed.codebook_size if discrete else None
-        return InputShapes(shape, lengths, size, "assumed (--assumed.*), since there are no data shards yet")
+        captions, labels = (assumed.text_length, assumed.text_width), (1, self.label_width)
+        size = assumed.codebook_size if discrete else None
+        origin = "assumed (--assumed.*), since there are no data shards yet"
+        return InputShapes(shape, captions if assumed.classes is None else labels, size, origin, assumed.classes)
+
+    def _missing(self) -> list[Path]:
+        return [folder for folder in self.folders if not (folder / MANIFEST).is_file()]
+
+    def require_available(self) -> None:
+        if missing := self._missing():
+            raise ValueError(
+                f"There are no data shards in {missing[0]}: encode images with `tmatch prepare`, or set data.folders."
+            )
 
     def _describe(
         self, patch: Patchify

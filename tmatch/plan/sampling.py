@@ -1,6 +1,7 @@
 """The cost of sampling: how often each network is called, and what a call costs."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -53,6 +54,7 @@ def sampling_cost(
     model: Model, shape: StateShape, text: Text | None, config: SamplingConfig = SamplingConfig(), images: int = 1
 ) -> SamplingCost:
     """Count calls in a dry run of the sampler, then measure one call of each kind; no guidance without a text."""
+    model = deepcopy(model).eval()  # as `generate` does
     kernel, run, guided = model.kernel, DryRun(model), text is not None and config.guidance != 1
     _sample(run.model, shape, text, config, positive_int("The number of images", images))
     calls = [*_backbone_calls(kernel.backbone, run)]

@@ -35,9 +35,10 @@ _SAMPLES_PER_TOKEN = dict.fromkeys(("mar", "mar-fluid", "martm-2", "martm-3"), 4
 """As MAR is published."""
 _STEPS = dict.fromkeys(("artm-3-dependent", "fhtm-3-dependent"), 100_000)
 """Training steps of the ablation in Section 4."""
-_DIT_SIZES = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "xl": (1152, 28, 16)}
-"""Width, depth and heads of the published DiT sizes."""
-_HEADS = {"s": (512, 3), "b": (768, 3), "l": (1024, 6), "xl": (1024, 6)}
+DIT_SIZES = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "xl": (1152, 28, 16)}
+"""Width, depth and heads, as DiT publishes them (facebookresearch/DiT, models.py)."""
+HEAD_SIZES = {"s": (512, 3), "b": (768, 3), "l": (1024, 6), "xl": (1024, 6)}
+"""Width and depth of the head for each; the last two are the paper's."""
 
 
 def _paper(variant: str, description: str, **settings: Any) -> Callable[[], RunConfig]:  # noqa: ANN401
@@ -67,7 +68,7 @@ def _paper(variant: str, description: str, **settings: Any) -> Callable[[], RunC
 
 def _sized(variant: str, size: str) -> Callable[[], RunConfig]:
     """A smaller model, for one or a few GPUs."""
-    (width, depth, heads), (head_width, head_depth) = _DIT_SIZES[size], _HEADS[size]
+    (width, depth, heads), (head_width, head_depth) = DIT_SIZES[size], HEAD_SIZES[size]
 
     def recipe() -> RunConfig:
         train = TrainConfig(
@@ -97,4 +98,4 @@ PAPER_RECIPES: dict[str, Callable[[], RunConfig]] = {
 
 Discrete variants read one code for every 16 x 16 pixels: 256 tokens too.
 """
-SIZE_RECIPES = {f"{name}-{size}": _sized(name, size) for name in ("fm", "dtm") for size in _DIT_SIZES}
+SIZE_RECIPES = {f"{name}-{size}": _sized(name, size) for name in ("fm", "dtm") for size in DIT_SIZES}

@@ -98,7 +98,9 @@ def _write_autoencoder(model: LoadedModel, target: Path) -> None:
 def _anonymous(model: LoadedModel) -> ModelConfig:
     """The configuration without paths of this machine."""
     config, encoders = model.config, model.config.encoders
-    run = config.run.model_copy(update={"init": InitConfig(), "data": config.run.data.anonymous()})
+    backbone = config.run.backbone.model_copy(update={"model": None})  # whose configuration is in `architecture`
+    changes = {"init": InitConfig(), "data": config.run.data.anonymous(), "backbone": backbone}
+    run = config.run.model_copy(update=changes)
     if isinstance(encoders, ImageEncoders) and encoders.autoencoder not in (*SHIPPED, "none"):
         encoders = encoders.model_copy(update={"autoencoder": AUTOENCODER})
         run = run.model_copy(update={"autoencoder": AUTOENCODER})

@@ -19,7 +19,7 @@ from tmatch.generation.presets import PRESETS
 from tmatch.rng import seeded_init
 from tmatch.runs.config import ModelConfig, RunConfig
 from tmatch.runs.finetune import apply_init, matching_names
-from tmatch.runs.load import merge_lora
+from tmatch.runs.load import merge_lora, read_config
 from tmatch.train import GeneratorTask, Task, Trainer, checkpoint
 from tmatch.train.launch import init_distributed
 from tmatch.train.resume import require_resumable
@@ -28,13 +28,16 @@ from tmatch.train.resume import require_resumable
 def fit_generator(run: RunConfig, out: Path, progress: bool = False) -> dict[str, Any]:
     """Train, or resume the run in `out`; then write the averaged weights and evaluate them."""
     preflight_generator(run, out)
-    trainer, dataset = build_trainer(run, out, progress)
+    architecture = _architecture(run, out)
+    trainer, dataset = build_trainer(run, out, progress, architecture)
     distributed = trainer.distributed
     trainer.resume()
     if distributed.rank == 0:
         if trainer.step:
             print(f"tmatch: resuming at step {trainer.step:,}", file=sys.stderr)
-        config = ModelConfig(run=run, shape=dataset.shape, grids=dataset.grids, encoders=dataset.encoders)
+        config = ModelConfig(
+            run=run, shape=dataset.shape, grids=dataset.grids, encoders=dataset.encoders, architecture=architecture
+        )
         write_text(out / "model.json", config.model_dump_json(indent=2) + "\n")
         if trainer.step < run.train.steps:  # results of an earlier, shorter run are out of date
             for name in ("model.safetensors", "result.json", PRESETS):
@@ -66,10 +69,18 @@ def preflight_generator(run: RunConfig, out: Path) -> None:
     default = SamplingConfig()
     changed = [name for name, value in run.sampling if value != getattr(default, name)]
     require_applicable(model.kernel, run.sampling, changed, "--sampling.")
+    run.data.require_available()
 
 
-def build_trainer(run: RunConfig, out: Path, progress: bool = False) -> tuple[Trainer, Dataset]:
-    """The trainer of a run in `out`, and the opened data."""
+def _architecture(run: RunConfig, out: Path) -> dict[str, Any] | None:
+    """The configuration of a language model; a resumed run has its own."""
+    return run.backbone.architecture() if checkpoint.latest(out) is None else read_config(str(out))[1].architecture
+
+
+def build_trainer(
+    run: RunConfig, out: Path, progress: bool = False, architecture: dict[str, Any] | None = None
+) -> tuple[Trainer, Dataset]:
+    """The trainer of a run in `out`, and the opened data; `architecture` is that of a language model."""
     distributed = init_distributed(run.train)
     context = OpenContext(
         Patchify(run.patch), run.train, out, run.autoencoder, run.text, run.validation_images, distributed, progress
@@ -77,9 +88,9 @@ def build_trainer(run: RunConfig, out: Path, progress: bool = False) -> tuple[Tr
     dataset = run.data.open(context)
     with seeded_init(run.train.seed):
         conditioner = dataset.build_conditioner()
-        model = run.network(dataset.shape, conditioner.width, dataset.codebook_size)
+        model = run.network(dataset.shape, conditioner.width, dataset.codebook_size, architecture)
     task = GeneratorTask(model, conditioner, dataset.train, dataset.validation, run.caption_dropout)
-    apply_init(run.init, task, dataset.encoders, run.train.seed, out)
+    apply_init(run, task, dataset.encoders, out)
 
     def preview(task: Task) -> Tensor:
         assert isinstance(task, GeneratorTask)

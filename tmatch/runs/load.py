@@ -68,7 +68,7 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     codes = encoders.codebook_size(folder) if codec is None else codec.codebook_size
 
     def build() -> nn.ModuleDict:
-        parts: dict[str, nn.Module] = {"model": config.run.network(config.shape, encoders.condition_width, codes)}
+        parts: dict[str, nn.Module] = {"model": config.network(codes)}
         return nn.ModuleDict(parts if own is None else {**parts, "encoder": encoders.conditioner(folder)})
 
     blocks = (config.run.backbone.depth, config.run.head.depth, (own or {}).get("depth", 0))
@@ -81,6 +81,11 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
         raise ValueError(f"{folder / 'model.json'} does not fit its autoencoder: a token has {channels} numbers.")
     pipeline = TextToImage(model, conditioner, codec, config.shape, config.grids)
     return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder, presets)
+
+
+def is_model(name: str) -> bool:
+    """Whether a model of that name ships with the package, may be on the hub, or is at that path."""
+    return name in MODELS or name.startswith(HUB) or Path(name).exists()
 
 
 def read_config(name: str, hub: HubOptions = HubOptions()) -> tuple[Path, ModelConfig]:
