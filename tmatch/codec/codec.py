@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tmatch.codec.patch import Patchify, require_images
+from tmatch.codec.patch import Patchify, require_images, require_unit_range
 from tmatch.tensors import State
 
 
@@ -50,9 +50,7 @@ class Codec(nn.Module):
     def encode(self, images: Tensor) -> State:
         """The states of images (n, 3, height, width) in [0, 1]."""
         require_images(images)
-        low, high = (x.item() for x in images.aminmax())
-        if not -1e-3 <= low <= high <= 1 + 1e-3:
-            raise ValueError(f"Images must be in [0, 1]; got values from {low:g} to {high:g}: rescale them.")
+        require_unit_range(images)
         return self.patch.encode(2 * images - 1 if self.autoencoder is None else self.autoencoder.encode(images))
 
     @torch.no_grad()
