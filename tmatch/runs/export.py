@@ -16,6 +16,7 @@ from tmatch.datasets import ImageEncoders, ShardEncoders
 from tmatch.datasets.images import AUTOENCODER
 from tmatch.datasets.shards import TEXT_FOLDER
 from tmatch.files import atomic_folder, is_free, write_tensors, write_text
+from tmatch.generation.inputs import example
 from tmatch.generation.presets import PRESETS
 from tmatch.hub import ENCODER_DTYPES
 from tmatch.reading import contained
@@ -25,7 +26,7 @@ from tmatch.runs.load import HUB, MODELS, LoadedModel
 FRONT = "---\nlibrary_name: tmatch\n"
 CARD = (
     FRONT
-    + """pipeline_tag: text-to-image
+    + """pipeline_tag: {task}
 tags: [transition-matching]
 ---
 
@@ -38,7 +39,7 @@ states of {shape}.
 from tmatch.pipeline import Pipeline
 
 pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hub
-pipe("a red circle").images[0].save("image.png")
+pipe({given}).images[0].save("image.png")
 ```
 
 Trained for up to {run.train.steps:,} steps of {run.train.batch_size:,} images at a learning rate of
@@ -163,6 +164,7 @@ def model_card(model: LoadedModel, title: str) -> str:
             more += ".\n" if model.presets is None else ", with the settings of its training run.\n"
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ValueError(f"{result} is damaged ({error}); remove it to export without a result.") from error
-    shape = " x ".join(map(str, config.shape))
+    shape, (_, given) = " x ".join(map(str, config.shape)), example(model.pipeline.encoder)
+    task = "text-to-image" if given.startswith('"') else "unconditional-image-generation"
     card = {"run": config.run, "parameters": parameters / 1e6, "shape": shape, "steps": steps, "sampling": sampling}
-    return CARD.format(title=title, more=more, **card)
+    return CARD.format(title=title, more=more, task=task, given=given, **card)
