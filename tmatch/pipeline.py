@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from tmatch.config import did_you_mean, nonempty_path
+from tmatch.config import did_you_mean
 from tmatch.data.images import to_image
 from tmatch.generation import Evaluations
 from tmatch.generation.config import SamplingConfig, require_applicable, unguided
@@ -35,7 +35,7 @@ class PipelineOutput:
     images: Any
     """A list of PIL images, or as `output_type` says."""
     tensors: Tensor
-    """The same images as a tensor (n, 3, height, width) in [0, 1]."""
+    """The same images as a tensor (n, 3, height, width) in [0, 1]; of a model of latents, the latents."""
     evaluations: Evaluations
 
 
@@ -77,7 +77,7 @@ class Pipeline:
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write configuration, weights and a model card to a new folder."""
-        export(self.model, nonempty_path(folder), dtype)
+        export(self.model, folder, dtype)
 
     def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload to the hub as `owner/name`; returns the address."""
@@ -133,6 +133,10 @@ class Pipeline:
         kind, given = inputs.resolve(self.networks.encoder, PYTHON)
         if output_type not in get_args(Output):
             raise ValueError(f"output_type is one of {', '.join(get_args(Output))}; got {output_type!r}.")
+        if self.networks.codec.latent and output_type == "pil":
+            raise ValueError(
+                "This model generates latents: pass output_type='pt' and decode them with your autoencoder."
+            )
         each = [one for one in given for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
         options = {"steps": num_inference_steps, "guidance": guidance_scale, **sampling}
         options = {name: value for name, value in options.items() if value is not None}

@@ -61,7 +61,7 @@ def main(
         out: a folder with one file per image, which a rerun completes, or a .png file for one sheet of all images.
         path: also write the sampling path as a strip (-path.png) and an animation (-path.gif).
     """
-    loaded = load_model(model)
+    loaded = _image_model(model)
     asked = Inputs(_prompts(prompts, prompt_file), labels, unconditional, negative)
     kind, inputs = asked.resolve(loaded.pipeline.encoder, COMMAND_LINE)
     config = sampling.apply(loaded, unconditional)
@@ -72,6 +72,14 @@ def main(
         print(f"tmatch: {printable(warning)}", file=sys.stderr)
     _generate(loaded, request, _output(out)(out, request), positive_int("The batch size", batch_size), config,
               progress=sys.stderr.isatty(), keep_path=path, **how)  # fmt: skip
+
+
+def _image_model(name: str) -> LoadedModel:
+    """A model that does not generate latents."""
+    model = load_model(name)
+    if model.pipeline.codec.latent:
+        raise ValueError(f"{name} generates latents, not images: use tmatch.Pipeline, and decode them in Python.")
+    return model
 
 
 def _identity(name: str, model: LoadedModel) -> dict[str, str]:

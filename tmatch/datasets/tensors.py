@@ -1,4 +1,4 @@
-"""Images that are tensors in Python."""
+"""Images, or latents, that are tensors in Python."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,16 +13,17 @@ from tmatch.codec import Codec
 from tmatch.codec.patch import require_images, require_unit_range
 from tmatch.conditioning.base import require_text
 from tmatch.data import CaptionedImages
-from tmatch.datasets.base import REFERENCE_IMAGES, Split
+from tmatch.data.encode import encode_dataset
+from tmatch.datasets.base import REFERENCE_IMAGES, Dataset, OpenContext, Split
 from tmatch.datasets.images import ImageData
-from tmatch.tensors import require_finite
+from tmatch.tensors import State, require_finite
 
 FOLD = 20
 """One image in so many is held out for validation."""
 
 
 class TensorImages(CaptionedImages):
-    """Images (n, 3, height, width), uint8 or in [0, 1], with a caption, the index of a class, or None for each."""
+    """Images (n, 3, height, width), uint8 or in [0, 1], or latents, each with a caption, a class index or None."""
 
     def __init__(self, images: Tensor, captions: Sequence[Any], classes: Sequence[str] | None) -> None:
         self.images = images
@@ -51,25 +52,32 @@ class TensorImages(CaptionedImages):
 class TensorData(ImageData):
     """Tensors of images, of which one in twenty is held out: `TensorData(images, labels=labels)`, only from Python.
 
-    `images` are (n, 3, height, width), as uint8 or in [0, 1]. Each may have a label, an integer, or a caption;
-    `class_names` are what the labels stand for. A run stores no tensors, but resumes only with equal ones.
+    `images` are (n, 3, height, width), as uint8 or in [0, 1]. Instead, `latents` (n, channels, height, width) are of
+    your own autoencoder, scaled to about unit variance. Each may have a label, an integer, or a caption; `class_names`
+    are what the labels stand for. A run stores no tensors, but resumes only with equal ones.
     """
 
     kind: Literal["tensors"] = "tensors"
     _images: TensorImages | None = PrivateAttr(default=None)
+    _latent: bool = PrivateAttr(default=False)
 
     def __init__(
         self,
         images: Any = None,  # noqa: ANN401
         *,
+        latents: Any = None,  # noqa: ANN401
         labels: Any = None,  # noqa: ANN401
         captions: Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
         kind: Literal["tensors"] = "tensors",
     ) -> None:
         super().__init__(kind=kind)
-        if images is not None:
-            self._images = _checked(images, labels, captions, class_names)
+        if images is not None and latents is not None:
+            raise ValueError("Train on images or on latents: leave out one of them.")
+        if images is not None or latents is not None:
+            checked = _latents(latents) if images is None else _pixels(images)
+            self._images = _captioned(checked, labels, captions, class_names)
+            self._latent = images is None
 
     @property
     def name(self) -> str:
@@ -84,6 +92,22 @@ class TensorData(ImageData):
     def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
         return None if self._images is None else self.validation(count)
 
+    def autoencoder(self, given: str | None) -> str:
+        if self._latent and given is not None:
+            raise ValueError("Latents are encoded already: leave out autoencoder.")
+        return "latents" if self._latent else super().autoencoder(given)
+
+    def open(self, context: OpenContext) -> Dataset:
+        if self._latent and context.train.preview_every:
+            raise ValueError("Latents are not images, so there are no previews: set train.preview_every to 0.")
+        return super().open(context)
+
+    def _encoded(self, images: CaptionedImages, codec: Codec, context: OpenContext) -> State:
+        """The states; only those that an autoencoder computed are worth a copy on disk."""
+        if codec.autoencoder is None or codec.latent:
+            return encode_dataset(codec, images, context.train.resolve_device())
+        return super()._encoded(images, codec, context)
+
     def fingerprint(self, images: CaptionedImages, codec: Codec) -> str:
         """Digest of the pixels, too."""
         return hashlib.sha256(f"{super().fingerprint(images, codec)} {images.fingerprint()}".encode()).hexdigest()
@@ -97,14 +121,15 @@ class TensorData(ImageData):
         return self._images.part(chosen[:limit] if held_out else chosen)
 
 
-def _checked(
-    images: Any,  # noqa: ANN401
+def _captioned(
+    images: Tensor,
     labels: Any,  # noqa: ANN401
     captions: Sequence[str] | None,
     class_names: Sequence[str] | None,
 ) -> TensorImages:
-    """The images, which must be valid and have as many labels or captions."""
-    images = _pixels(images)
+    """The images, which must have as many labels or captions, or neither."""
+    if len(images) < 2:
+        raise ValueError(f"There must be at least two images, since one is held out; got {len(images)}.")
     if labels is not None and captions is not None:
         raise ValueError("Images have labels or captions, not both: leave out one of them.")
     if class_names is not None and labels is None:
@@ -126,9 +151,17 @@ def _pixels(images: Any) -> Tensor:  # noqa: ANN401
     if images.is_floating_point():
         require_finite("images", images)
         require_unit_range(images)
-    if len(images) < 2:
-        raise ValueError(f"There must be at least two images, since one is held out; got {len(images)}.")
     return images
+
+
+def _latents(latents: Any) -> Tensor:  # noqa: ANN401
+    """Latents as a tensor, checked."""
+    latents = torch.as_tensor(latents)
+    if latents.ndim != 4 or not latents.is_floating_point():
+        what = f"{latents.dtype} of shape {tuple(latents.shape)}"
+        raise ValueError(f"Latents must be floating point of shape (n, channels, height, width); got {what}.")
+    require_finite("latents", latents)
+    return latents
 
 
 def _classes(labels: Any, names: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:  # noqa: ANN401

@@ -23,7 +23,7 @@ from tmatch.tensors import Precision, positive_int
 
 @dataclass(frozen=True)
 class GeneratedImages:
-    """Images (n, 3, height, width) in [0, 1], network evaluations per image, and seconds in total."""
+    """Images (n, 3, height, width) in [0, 1], or latents, with network evaluations per image and seconds in total."""
 
     images: Tensor
     evaluations: Evaluations

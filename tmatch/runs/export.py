@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from tmatch.codec.diffusers import PretrainedAutoencoder
-from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS, AutoencoderConfig
+from tmatch.codec.saved import NO_AUTOENCODERS, SETTINGS, SHIPPED, WEIGHTS, AutoencoderConfig
 from tmatch.conditioning.transformers import PretrainedText
+from tmatch.config import nonempty_path
 from tmatch.data.manifest import Identity
 from tmatch.datasets import ImageEncoders, ShardEncoders
 from tmatch.datasets.images import AUTOENCODER
@@ -50,12 +51,13 @@ Training data, its licence, and intended use: fill in here.
 )
 
 
-def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16) -> None:
+def export(model: LoadedModel, out: str | Path, dtype: torch.dtype = torch.float16) -> None:
     """Write a model to a new folder that `load_model` reads, with its weights in `dtype` and a model card.
 
     A model that was exported before keeps its own card, which may have been edited. Pretrained encoders are
     included if they exist only on this machine. The folder is written completely or not at all.
     """
+    out = nonempty_path(out)
     if dtype not in ENCODER_DTYPES.values():
         raise ValueError(f"dtype is one of {', '.join(map(str, ENCODER_DTYPES.values()))}; got {dtype!r}.")
     if not is_free(out):
@@ -100,7 +102,7 @@ def _anonymous(model: LoadedModel) -> ModelConfig:
     """The configuration without paths of this machine."""
     config, encoders = model.config, model.config.encoders
     run = config.run.model_copy(update={"init": InitConfig(), "data": config.run.data.anonymous()})
-    if isinstance(encoders, ImageEncoders) and encoders.autoencoder not in (*SHIPPED, "none"):
+    if isinstance(encoders, ImageEncoders) and encoders.autoencoder not in (*SHIPPED, *NO_AUTOENCODERS):
         encoders = encoders.model_copy(update={"autoencoder": AUTOENCODER})
         run = run.model_copy(update={"autoencoder": AUTOENCODER})
     if isinstance(encoders, ShardEncoders):
