@@ -42,6 +42,8 @@ def test_labels_captions_or_nothing(given: dict[str, Any], asked: dict[str, Any]
     images = pipe(**asked).tensors
     assert images.shape == (2, 3, 8, 8)
     assert pipe(unconditional=True).images[0].size == (8, 8)
+    with pytest.raises(ValueError, match="guidance_scale has no effect"):
+        pipe(unconditional=True, guidance_scale=2.0)
     pipe.save_pretrained(tmp_path / "mine")
     assert torch.equal(tm.Pipeline.from_pretrained(tmp_path / "mine")(**asked).tensors, images)
 
@@ -97,7 +99,7 @@ def test_a_loaded_configuration_has_no_tensors(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model.json").read_text())["run"]["data"] == {"kind": "tensors"}
     run = tm.load_model(str(tmp_path)).config.run
     assert run.data.eval_prompts(3) is None
-    with pytest.raises(ValueError, match="pass them to fit again"):
+    with pytest.raises(ValueError, match=r"pass TensorData\(images"):
         preflight(run, tmp_path / "new")
     tm.fit(run.model_copy(update={"data": tm.TensorData(IMAGES)}), tmp_path / "new")
 
@@ -128,6 +130,21 @@ def test_flow_matching_on_tensors_becomes_dtm(tmp_path: Path) -> None:
     kept = [name for name in after if "distribution" not in name]
     assert any(name.startswith("encoder.") for name in kept)
     assert all(torch.equal(after[name], before[name]) for name in kept)
+
+
+@pytest.mark.parametrize("names", [["b", "a", "c"], ["c", "new", "b", "a"]])
+def test_fine_tuning_finds_classes_by_name(names: list[str], tmp_path: Path) -> None:
+    """A frozen table with a new class is trained."""
+    tm.fit(run_of(tm.TensorData(IMAGES, labels=LABELS % 3, class_names=["a", "b", "c"]), "fm"), tmp_path / "fm")
+    init = tm.InitConfig(model=str(tmp_path / "fm"), freeze=True)
+    new = tm.TensorData(IMAGES, labels=LABELS % len(names), class_names=names)
+    tm.fit(run_of(new, init=init, steps=4), tmp_path / "dtm")
+    files = [tmp_path / name / "model.safetensors" for name in ("fm", "dtm")]
+    before, after = (load_file(file)["encoder.table.weight"] for file in files)
+    rows = torch.stack([before[["a", "b", "c"].index(name)] for name in names if name != "new"] + [before[-1]])
+    kept = torch.stack([after[k] for k, name in enumerate(names) if name != "new"] + [after[-1]])
+    change = (kept - rows).abs().max()
+    assert 0 < change < 0.01 if "new" in names else change == 0
 
 
 def changed(index: tuple[int, ...], value: float) -> Tensor:

@@ -114,7 +114,7 @@ class TensorData(ImageData):
 
     def _split(self, held_out: bool, limit: int = REFERENCE_IMAGES) -> TensorImages:
         if self._images is None:
-            raise ValueError("A run stores no tensors: pass them to fit again, as TensorData(images, ...).")
+            raise ValueError("Tensors are given in Python and not stored: pass TensorData(images, ...) to fit.")
         count = len(self._images)
         every = min(FOLD, count)
         chosen = [k for k in range(count) if (k % every == every - 1) == held_out]

@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from tmatch.conditioning import Conditioner, WordEncoder
+from tmatch.conditioning import ClassLabels, Conditioner, WordEncoder
 from tmatch.datasets import Encoders, ImageEncoders
 from tmatch.extras import needs_extra
 from tmatch.files import locked, write_text
@@ -21,7 +21,6 @@ from tmatch.runs.load import read_config, read_model
 from tmatch.train import GeneratorTask, checkpoint
 
 Weights = dict[str, Tensor]
-WORDS = "encoder.words.weight"
 LOADED = "init.json"
 """Names of the weights that a run was initialized with, in its folder."""
 
@@ -101,13 +100,13 @@ def _loaded_names(out: Path) -> list[str]:
 def load_matching(task: GeneratorTask, config: ModelConfig, theirs: Weights, name: str) -> list[str]:
     """Copy every weight of the same name and shape, including the whole backbone; returns the names.
 
-    The word embeddings do not count as loaded if some words are new and have to be learned.
+    The vectors of words or classes do not count as loaded if some are new and have to be learned.
     """
     own = task.state_dict()
-    grown = align_vocabulary(task.encoder, config, own, theirs)
+    grown = align_rows(task.encoder, config, own, theirs)
     fit = matching(own, theirs, name, config.run.backbone)
     task.load_state_dict(fit, strict=False)
-    return sorted(fit.keys() - {WORDS}) if grown else sorted(fit)
+    return sorted(fit.keys() - grown)
 
 
 def matching(own: Weights, theirs: Weights, name: str, backbone: BackboneConfig) -> Weights:
@@ -126,16 +125,31 @@ def matching(own: Weights, theirs: Weights, name: str, backbone: BackboneConfig)
     return fit
 
 
-def align_vocabulary(encoder: Conditioner, config: ModelConfig, own: Mapping[str, Tensor], theirs: Weights) -> bool:
-    """Move the vectors of their words to the rows of our vocabulary, in `theirs`; whether some of our words are new."""
-    if not isinstance(encoder, WordEncoder) or WORDS not in theirs or theirs[WORDS].shape[1] != encoder.width:
-        return False
-    assert isinstance(config.encoders, ImageEncoders)
-    rows = {word: row for row, word in enumerate(config.encoders.conditioning["vocabulary"], start=2)}
-    moved = own[WORDS].clone()
-    moved[:2] = theirs[WORDS][:2]
-    for index, word in enumerate(encoder.vocabulary, start=2):
-        if word in rows:
-            moved[index] = theirs[WORDS][rows[word]]
-    theirs[WORDS] = moved
-    return not rows.keys() >= set(encoder.vocabulary)
+def align_rows(encoder: Conditioner, config: ModelConfig, own: Mapping[str, Tensor], theirs: Weights) -> set[str]:
+    """Move the vectors of their words or classes to our rows, in `theirs`; the table's name if some of ours are new."""
+    key, names, rows_of = _TABLES.get(type(encoder), ("", "", _word_rows))
+    if key not in theirs or theirs[key].shape[1] != encoder.width or not isinstance(config.encoders, ImageEncoders):
+        return set()
+    ours, others = rows_of(getattr(encoder, names)), rows_of(config.encoders.conditioning[names])
+    moved = own[key].clone()
+    for name in ours.keys() & others.keys():
+        moved[ours[name]] = theirs[key][others[name]]
+    theirs[key] = moved
+    return set() if others.keys() >= ours.keys() else {key}
+
+
+def _word_rows(vocabulary: Sequence[str]) -> dict[str | int | None, int]:
+    """The row of each word, after those of the start token and of a token that is not used."""
+    return {0: 0, 1: 1, **{word: row for row, word in enumerate(vocabulary, start=2)}}
+
+
+def _class_rows(classes: Sequence[str]) -> dict[str | int | None, int]:
+    """The row of each class, and of the null class."""
+    return {**{name: row for row, name in enumerate(classes)}, None: len(classes)}
+
+
+_TABLES: dict[type[Conditioner], tuple[str, str, Callable[[Sequence[str]], dict[str | int | None, int]]]] = {
+    WordEncoder: ("encoder.words.weight", "vocabulary", _word_rows),
+    ClassLabels: ("encoder.table.weight", "classes", _class_rows),
+}
+"""For each conditioner with a table of vectors: its weight, the setting that names its rows, the rows of names."""
