@@ -549,7 +549,25 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "words: one word too few": ("words[: self.max_length]]", "words[: self.max_length - 1]]"),
     }),
     "conditioning/labels.py": ("conditioning/test_labels.py", {
-        "labels: the null class is the first": ("return len(self.classes)", "return 0"),
+        "labels: the null class is the first": ("null = len(self.classes)", "null = 0"),
+    }),
+    "generation/inputs.py": ("generation/test_inputs.py", {
+        "inputs: a class as a prompt is unknown": ("labels := self.labels or self.prompts", "labels := self.labels"),
+        "inputs: a number is a prompt": ("        require_text(self.prompts)\n", ""),
+        "inputs: the first class, always": ("encoder.classes[encoder.index(label)]", "encoder.classes[0]"),
+        "inputs: unconditional only without conditions": ("if self.unconditional or encoder", "if encoder"),
+    }),
+    "datasets/tensors.py": ("datasets/test_tensors.py", {
+        "tensors: labels of other images": ("[self.captions[k] for k in indices]", "self.captions[: len(indices)]"),
+        "tensors: 8 bits end at 256": ("chosen / 255", "chosen / 256"),
+        "tensors: validation images are trained on": ("(k % every == every - 1) == held_out", "held_out <= (k >= 0)"),
+        "tensors: other pixels resume": (" {images.fingerprint()}", ""),
+        "tensors: a label too many": ("found.max() >= count", "found.max() > count"),
+    }),
+    "runs/finetune.py": ("datasets/test_tensors.py::test_fine_tuning_finds_classes_by_name", {
+        "fine-tuning: classes by number": ("theirs[key][others[name]]", "theirs[key][ours[name] % len(others)]"),
+        "fine-tuning: a new class is frozen": ("set() if others.keys() >= ours.keys() else {key}", "set()"),
+        "fine-tuning: the null class is lost": (", None: len(classes)}", "}"),
     }),
     "train/generator.py": ("train/test_options.py::test_caption_dropout_is_the_fraction_of_null_captions", {
         "caption dropout: the null caption never arrives": ("[self.encoder.null if drop else text for", "[text for"),
@@ -855,10 +873,18 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         ),
     }),
     "generation/text_to_image.py": ("generation/test_text_to_image.py", {
+        "no condition: passed on": (
+            "self.encoder.null if x is None else x for", "x for",
+            "app/test_classes.py::test_a_captioned_model_generates_without_a_prompt",
+        ),
         "negative prompt: ignored": ("self.encoder.null if none_given else negative", "self.encoder.null"),
     }),
     "generation/config.py": ("generation/test_text_to_image.py", {
         "guidance schedule: ignored": ("GUIDANCE_SCHEDULES[self.guidance_schedule]", 'GUIDANCE_SCHEDULES["constant"]'),
+        "unconditional: guidance is kept": (
+            "return config.updated(guidance=1.0)", "return config", "app/test_classes.py",
+        ),
+        "unconditional: guidance is accepted": ('name.startswith("guidance")', "False", "app/test_classes.py"),
         "guidance interval: ignored": ("self.guidance_interval, schedule", "(0.0, 1.0), schedule"),
         "guidance rescale: ignored": ("schedule, self.guidance_rescale)", "schedule)"),
         "head schedule: over tokens, always": ("HeadSchedule(last, self.head_schedule)", "HeadSchedule(last)"),

@@ -198,5 +198,5 @@ BLOCKS = [
 @pytest.mark.parametrize("code", BLOCKS)
 def test_python_blocks_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    smaller = code.replace("range(200)", "range(2)").replace("depth=24", "depth=2")
+    smaller = code.replace("range(200)", "range(2)").replace("depth=24", "depth=2").replace("steps=20_000", "steps=2")
     exec(compile(smaller, "documentation", "exec"), {})

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from tmatch.backbone import MLP, Backbone, DiT, HuggingFaceBackbone, Llama, SequenceBackbone
     from tmatch.codec.patch import Patchify
     from tmatch.condition import Condition
+    from tmatch.datasets import TensorData
     from tmatch.distribution import Categorical, Flow, TokenDistribution
     from tmatch.generation import Generation, generate
+    from tmatch.generation.config import SamplingConfig
     from tmatch.guidance import ClassifierFreeGuidance, Guidance, NoGuidance
     from tmatch.head import FlowHead, Head, TransformerHead
     from tmatch.kernel import (
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     )
     from tmatch.model import FullHistoryMatching, Model, TransitionMatching
     from tmatch.parametrization import CleanState, Difference, NextState, NoiseState, Parametrization
+    from tmatch.pipeline import Pipeline
     from tmatch.process import (
         Cosine,
         DiffusionProcess,
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
         VariancePreserving,
     )
     from tmatch.rng import RandomStreams
+    from tmatch.runs import BackboneConfig, InitConfig, RunConfig, fit, load_model
+    from tmatch.runs.export import export
     from tmatch.sampler import (
         SAMPLERS,
         DDIMSampler,
@@ -59,28 +64,35 @@ if TYPE_CHECKING:
     from tmatch.sampling import CodeSampling, HeadSchedule, SamplingParams, Snapshot, Unmasking
     from tmatch.solver import RK4, Adaptive, Euler, Heun, Midpoint, Solver
     from tmatch.times import Continuous, Grid, LogitNormal, Times, Uniform
+    from tmatch.train import TrainConfig
     from tmatch.variants import VARIANTS, HeadConfig, Variant, build, variant
 
 _EXPORTS = {
     "tmatch.backbone": "MLP Backbone DiT HuggingFaceBackbone Llama SequenceBackbone",
     "tmatch.codec.patch": "Patchify",
     "tmatch.condition": "Condition",
+    "tmatch.datasets": "TensorData",
     "tmatch.distribution": "Categorical Flow TokenDistribution",
     "tmatch.generation": "Generation generate",
+    "tmatch.generation.config": "SamplingConfig",
     "tmatch.guidance": "ClassifierFreeGuidance Guidance NoGuidance",
     "tmatch.head": "FlowHead Head TransformerHead",
     "tmatch.kernel": "Autoregressive CosineRatio DistilledResidual FullHistory GaussianKernel Kernel Masked "
     "MaskedCodes MaskedTokens MeanKernel ParallelFlow ResidualFlow TruncatedGaussianRatio unit_data_std",
     "tmatch.model": "FullHistoryMatching Model TransitionMatching",
     "tmatch.parametrization": "CleanState Difference NextState NoiseState Parametrization",
+    "tmatch.pipeline": "Pipeline",
     "tmatch.process": "Cosine DiffusionProcess GaussianProcess IndependentLinearProcess Linear LinearProcess "
     "Process VariancePreserving",
     "tmatch.rng": "RandomStreams",
+    "tmatch.runs": "BackboneConfig InitConfig RunConfig fit load_model",
+    "tmatch.runs.export": "export",
     "tmatch.sampler": "SAMPLERS DDIMSampler GlassSampler ODESampler OvershootSampler RestartSampler "
     "SDESampler Sampler build_sampler",
     "tmatch.sampling": "CodeSampling HeadSchedule SamplingParams Snapshot Unmasking",
     "tmatch.solver": "RK4 Adaptive Euler Heun Midpoint Solver",
     "tmatch.times": "Continuous Grid LogitNormal Times Uniform",
+    "tmatch.train": "TrainConfig",
     "tmatch.variants": "VARIANTS HeadConfig Variant build variant",
 }
 """Public names by module. A module is imported when one of its names is first used, so `import tmatch` is cheap."""

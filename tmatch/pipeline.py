@@ -11,10 +11,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from tmatch.config import did_you_mean, nonempty_path
+from tmatch.config import did_you_mean
 from tmatch.data.images import to_image
 from tmatch.generation import Evaluations
-from tmatch.generation.config import SamplingConfig, require_applicable
+from tmatch.generation.config import SamplingConfig, require_applicable, unguided
+from tmatch.generation.inputs import PYTHON, Inputs
 from tmatch.hub import HubOptions, download, require_path, upload
 from tmatch.rng import as_seed, next_seed
 from tmatch.runs import MODELS, LoadedModel, load_model
@@ -34,12 +35,12 @@ class PipelineOutput:
     images: Any
     """A list of PIL images, or as `output_type` says."""
     tensors: Tensor
-    """The same images as a tensor (n, 3, height, width) in [0, 1]."""
+    """The same images as a tensor (n, 3, height, width) in [0, 1]; of a model of latents, the latents."""
     evaluations: Evaluations
 
 
 class Pipeline:
-    """Prompts to images, called like a diffusers pipeline; an image depends on its prompt, its seed and rounding.
+    """Prompts or classes to images, called like a diffusers pipeline; an image depends on its seed, too, and rounding.
 
     `precision` is that of the model's matrix products, which round differently in batches of another size: in float32
     on a CPU by at most a level of 256 in a few pixels, and not at all in batches of 8 or more. bfloat16 and tf32 are
@@ -76,7 +77,7 @@ class Pipeline:
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write configuration, weights and a model card to a new folder."""
-        export(self.model, nonempty_path(folder), dtype)
+        export(self.model, folder, dtype)
 
     def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload to the hub as `owner/name`; returns the address."""
@@ -99,9 +100,11 @@ class Pipeline:
 
     def __call__(
         self,
-        prompt: Any,  # noqa: ANN401
+        prompt: Any = None,  # noqa: ANN401
         *,
-        negative_prompt: str = "",
+        class_labels: Any = None,  # noqa: ANN401
+        unconditional: bool = False,
+        negative_prompt: Any = "",  # noqa: ANN401
         height: int | None = None,
         width: int | None = None,
         num_inference_steps: int | None = None,
@@ -114,7 +117,10 @@ class Pipeline:
         output_type: Output = "pil",
         **sampling: Any,  # noqa: ANN401
     ) -> PipelineOutput:
-        """Generate images for one or several prompts (or class labels).
+        """Generate images for one or several prompts or classes, or without either.
+
+        A model that was trained on class labels takes `class_labels`, indices or names of classes, and a class as its
+        `negative_prompt`. `unconditional` leaves out the condition, as does a model that was trained without one.
 
         The settings are those of a `preset` that `tmatch tune` chose ('fast', 'balanced' or 'best'), by default of
         'balanced', or those of the run for a model without presets; single ones can be given on top.
@@ -123,13 +129,21 @@ class Pipeline:
         `SamplingConfig`: head_steps, solver, sampler, guidance_schedule, ... `output_type` is 'pil', or an array
         in [0, 1]: 'pt' (n, 3, height, width), 'np' (n, height, width, 3).
         """
-        prompts = prompt if isinstance(prompt, Iterable) and not isinstance(prompt, str) else [prompt]
+        inputs = Inputs(_listed(prompt), _listed(class_labels), unconditional, negative_prompt)
+        kind, given = inputs.resolve(self.networks.encoder, PYTHON)
         if output_type not in get_args(Output):
             raise ValueError(f"output_type is one of {', '.join(get_args(Output))}; got {output_type!r}.")
-        each = [text for text in prompts for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
+        if self.networks.codec.latent and output_type == "pil":
+            raise ValueError(
+                "This model generates latents: pass output_type='pt' and decode them with your autoencoder."
+            )
+        each = [one for one in given for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
         options = {"steps": num_inference_steps, "guidance": guidance_scale, **sampling}
         options = {name: value for name, value in options.items() if value is not None}
         config, seeds = self._sampling(preset, options), _seeds(seed, generator, len(each))
+        if kind == "unconditional":
+            named = {"guidance_scale": guidance_scale, **sampling}
+            config = unguided(config, [name for name, value in named.items() if value is not None])
         size: dict[str, Any] = {"height": height, "width": width, "batch_size": batch_size}
         result = self.networks.generate(each, seeds, config, negative=negative_prompt, precision=self.precision, **size)
         for warning in self.networks.prompt_warnings([*each, negative_prompt], height, width):
@@ -152,6 +166,15 @@ class Pipeline:
             raise ValueError(f"{name}: {reason}") from error
         require_applicable(self.networks.model.kernel, config, options)
         return config
+
+
+def _listed(given: Any) -> list[Any]:  # noqa: ANN401
+    """One or several prompts or class labels as a list; a tensor or an array is one, too."""
+    if hasattr(given, "tolist"):
+        given = given.tolist()
+    if given is None:
+        return []
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
 def _precision(dtype: torch.dtype) -> Precision:

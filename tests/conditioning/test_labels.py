@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from laws import SHAPE, awake, shape_of, small_model, steps_of
 
 import tmatch as tm
 from tmatch.codec import Codec
@@ -50,11 +51,50 @@ def test_a_model_trains_and_generates_without_text(conditioner: Conditioner, inp
     assert pipeline.generate(inputs, range(2), SamplingConfig(steps=2)).images.shape == (2, 3, 4, 4)
 
 
+def test_a_dropped_label_changes_neither_loss_nor_gradient() -> None:
+    """With every label dropped, only the null class learns, whatever the labels are."""
+    model, states, losses = small_model("dtm"), torch.randn(4, *SHAPE), []
+    f = awake(ClassLabels(CLASSES, 8))
+    for labels in ([0, 1, 2, 0], [2, 2, 0, 1]):
+        task = GeneratorTask(model, f, Captioned(InMemory(states), labels), caption_dropout=1.0)
+        losses.append(task.loss(0, 4, 0, 1))
+        losses[-1].backward()
+    assert torch.equal(losses[0], losses[1])
+    assert not f.table.weight.grad[:3].any()
+    assert f.table.weight.grad[3].any()
+
+
+@pytest.mark.parametrize("name", tm.VARIANTS)
+def test_guidance_of_scale_0_samples_from_the_null_class(name: str) -> None:
+    """And no label changes it."""
+    model, f = small_model(name), awake(ClassLabels(CLASSES, 8))
+    null = f([f.null])
+    how = {"model": model, "shape": shape_of(name), "seeds": range(2), "steps": None if steps_of(name) is None else 3}
+    params = tm.SamplingParams(guidance=tm.ClassifierFreeGuidance(null, scale=0.0))
+    with torch.no_grad():
+        one, other = (tm.generate(**how, condition=f(labels), params=params).x for labels in (["cat", 1], [2, "cat"]))
+        unconditional, conditional = (tm.generate(**how, condition=c).x for c in (null, f(["cat", "dog"])))
+    assert torch.equal(one, other)
+    torch.testing.assert_close(one, unconditional, atol=1e-5, rtol=1e-5)
+    assert not torch.equal(conditional, unconditional)
+
+
+def test_an_image_without_a_label_is_one_of_the_null_class() -> None:
+    f = awake(ClassLabels(CLASSES, 8))
+    model = awake(tm.build("fm", tm.DiT(12, 16, 1, 2, condition_width=8), 12))
+    pipeline = TextToImage(model, f, Codec(tm.Patchify((2, 2))), (2, 2, 12))
+    zero, plain = SamplingConfig(steps=2, guidance=0.0), SamplingConfig(steps=2, guidance=1.0)
+    nothing = pipeline.generate([None, None], range(2), plain).images
+    assert torch.equal(pipeline.generate(["cat", 2], range(2), zero).images, nothing)
+    with torch.no_grad():
+        f.table.weight[:3] += 1
+    assert torch.equal(pipeline.generate([None, None], range(2), plain).images, nothing)
+    assert not torch.equal(pipeline.generate(["cat", 2], range(2), plain).images, nothing)
+
+
 def test_an_unconditional_model_ignores_its_inputs() -> None:
     f = Unconditional()
     assert f([f.null, "anything"]) is None
-    assert f.prompt_warnings([""]) == []
-    assert f.prompt_warnings(["a cat"]) == ["the model is unconditional and ignores the prompt."]
 
 
 def test_every_conditioner_that_a_run_can_name_declares_its_null_input() -> None:

@@ -16,7 +16,7 @@ from tmatch.app.streams import standard_streams
 from tmatch.config import did_you_mean, printable
 
 COMMANDS = {
-    "generate": ("generate.main", "generate images from prompts"),
+    "generate": ("generate.main", "generate images from prompts or classes"),
     "evaluate": ("evaluate.main", "measure how many captions a model satisfies"),
     "tune": ("tune.main", "choose a model's presets of sampling settings: fast, balanced, best"),
     "train": ("train.main", "train a recipe, or resume its run"),

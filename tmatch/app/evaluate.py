@@ -11,7 +11,7 @@ from tmatch.app.sampling_options import DEFAULT_MODEL, SAMPLING_OPTIONS, Samplin
 from tmatch.app.tables import JsonFlag
 from tmatch.data import CaptionedImages
 from tmatch.datasets.base import Split
-from tmatch.eval import METRICS
+from tmatch.eval import DEFAULT_METRICS
 from tmatch.eval.evaluate import evaluate
 from tmatch.runs import LoadedModel, load_model
 from tmatch.tensors import positive_int
@@ -26,11 +26,12 @@ def main(
     sampling: SamplingOptions = SAMPLING_OPTIONS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Generate images for the evaluation prompts of a model's data set and compute metrics on them.
+    """Generate images for the evaluation prompts (captions or classes) of a model's data set, and compute metrics.
 
     Args:
         model: a model of `tmatch models`, or the folder of a run.
-        metrics: rows of METRICS, such as captions; by default those of the data set the model was trained on.
+        metrics: rows of METRICS, such as captions; by default those of the data set the model was trained on, or
+            energy if it has none.
         prompts: number of held-out prompts.
         split: test prompts, validation prompts to tune settings on, or sentences withheld from training.
         sampling: where and how to sample; None uses the model's own setting.
@@ -53,17 +54,12 @@ def main(
 def evaluation_set(
     model: str, loaded: LoadedModel, metrics: tuple[str, ...], prompts: int, split: Split
 ) -> tuple[CaptionedImages, tuple[str, ...]]:
-    """The images whose prompts a model is evaluated on, and the metrics, by default those of its data set."""
+    """The images whose prompts a model is evaluated on, and the metrics, by default those of its data set or energy."""
     data = loaded.config.run.data
     images = data.eval_prompts(prompts, split)
     if images is None or len(images) == 0:
         raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no evaluation prompts.")
-    if not (metrics or data.metrics):
-        raise ValueError(
-            f"The data set '{data.kind}' has no metric of its own; name one of {', '.join(METRICS)}. CONTRIBUTING.md "
-            "shows how to add a metric."
-        )
-    return images, metrics or data.metrics
+    return images, metrics or data.metrics or DEFAULT_METRICS
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import tyro
 
+from tmatch.generation.inputs import example
 from tmatch.hub import ENCODER_DTYPES, EncoderDtype, upload
 from tmatch.runs import load_model
 from tmatch.runs.export import export
@@ -26,8 +27,9 @@ def main(
         push: also upload it to the Hub as owner/name.
         private: make the Hub repository private.
     """
-    export(load_model(model), out, ENCODER_DTYPES[dtype])
-    print(f"wrote {out}; use it with: tmatch generate 'a prompt' --model {out}")
+    loaded = load_model(model)
+    export(loaded, out, ENCODER_DTYPES[dtype])
+    print(f"wrote {out}; use it with: tmatch generate {example(loaded.pipeline.encoder)[0]} --model {out}")
     if push is None:
         return
     try:

@@ -9,12 +9,13 @@ import tyro
 
 from tmatch.app.images_out import Folder, Request, Sheet
 from tmatch.app.sampling_options import DEFAULT_MODEL, SAMPLING_OPTIONS, SamplingOptions
-from tmatch.conditioning.base import require_text, shortened
+from tmatch.conditioning.base import shortened
 from tmatch.config import MAX_COUNT, printable
 from tmatch.data.shapes import SIZE
 from tmatch.eval.shapes import detect, satisfies
 from tmatch.generation import GeneratedImages
 from tmatch.generation.config import SamplingConfig
+from tmatch.generation.inputs import COMMAND_LINE, Inputs
 from tmatch.hub import fingerprint
 from tmatch.runs import MODELS, LoadedModel, load_model
 from tmatch.runs.load import HUB
@@ -28,6 +29,8 @@ def main(
     /,
     *,
     model: str = DEFAULT_MODEL,
+    labels: Annotated[tuple[str, ...], tyro.conf.arg(name="class", metavar="CLASS ...")] = (),
+    unconditional: bool = False,
     prompt_file: Path | None = None,
     images: int = 1,
     sampling: SamplingOptions = SAMPLING_OPTIONS,
@@ -39,15 +42,17 @@ def main(
     out: Path = Path("out.png"),
     path: bool = False,
 ) -> None:
-    """Generate images from prompts.
+    """Generate images from prompts, of classes, or unconditionally, as the model was trained.
 
     Args:
         prompts: the prompts, each in quotes: "a red circle and a blue square".
+        labels: classes by index or name, for a model that was trained on class labels.
+        unconditional: generate without a prompt or class; a model that was trained without them does so by default.
         model: a model of `tmatch models`, the folder of a run, or hf:owner/name on the Hub.
         prompt_file: text file with one prompt per line, used after the prompts given here.
-        images: number of images per prompt.
+        images: number of images per prompt or class.
         sampling: where and how to sample; None uses the model's own setting.
-        negative: prompt to guide away from.
+        negative: prompt or class to guide away from.
         height: height of the images in pixels; by default the size most training images have.
         width: width of the images in pixels.
         seed: seed of the first image; each further image uses the next one.
@@ -56,21 +61,31 @@ def main(
         out: a folder with one file per image, which a rerun completes, or a .png file for one sheet of all images.
         path: also write the sampling path as a strip (-path.png) and an animation (-path.gif).
     """
-    loaded = load_model(model)
-    pipeline = loaded.pipeline
-    prompts = _prompts(prompts, prompt_file) if pipeline.encoder.width is not None else ("",)
-    require_text([*prompts, negative])
-    config = sampling.apply(loaded)
+    loaded = _image_model(model)
+    asked = Inputs(_prompts(prompts, prompt_file), labels, unconditional, negative)
+    kind, inputs = asked.resolve(loaded.pipeline.encoder, COMMAND_LINE)
+    config = sampling.apply(loaded, unconditional)
     how = {"negative": negative, "height": height, "width": width, "precision": sampling.precision}
-    settings = {
-        "model": model if model in MODELS or model.startswith(HUB) else Path(model).name, **how, "path": path,
-        "weights": fingerprint(pipeline.trained())[:16], **config.model_dump(mode="json", exclude_none=True),
-    }  # fmt: skip
-    request = Request(prompts, positive_int("The number of images per prompt", images), seed, settings)
-    for warning in pipeline.prompt_warnings([*prompts, negative], height, width):
+    settings = {**_identity(model, loaded), **how, "path": path, **config.model_dump(mode="json", exclude_none=True)}
+    request = Request(kind, inputs, positive_int("The number of images per prompt", images), seed, settings)
+    for warning in loaded.pipeline.prompt_warnings([*inputs, negative], height, width):
         print(f"tmatch: {printable(warning)}", file=sys.stderr)
     _generate(loaded, request, _output(out)(out, request), positive_int("The batch size", batch_size), config,
               progress=sys.stderr.isatty(), keep_path=path, **how)  # fmt: skip
+
+
+def _image_model(name: str) -> LoadedModel:
+    """A model that does not generate latents."""
+    model = load_model(name)
+    if model.pipeline.codec.latent:
+        raise ValueError(f"{name} generates latents, not images: use tmatch.Pipeline, and decode them in Python.")
+    return model
+
+
+def _identity(name: str, model: LoadedModel) -> dict[str, str]:
+    """The name of a model without the path to it, and a digest of its weights."""
+    name = name if name in MODELS or name.startswith(HUB) else Path(name).name
+    return {"model": name, "weights": fingerprint(model.pipeline.trained())[:16]}
 
 
 def _generate(
@@ -82,8 +97,8 @@ def _generate(
     for part in (range(len(seeds))[first : first + size] for first in range(0, len(seeds), size)):
         if output.complete(part):
             continue
-        prompts = [request.prompt(k) for k in part]
-        result = loaded.pipeline.generate(prompts, seeds[part.start : part.stop], config, batch_size=len(part), **how)
+        inputs = [request.input(k) for k in part]
+        result = loaded.pipeline.generate(inputs, seeds[part.start : part.stop], config, batch_size=len(part), **how)
         output.write(part, result)
         _report(request, part, result, "captions" in loaded.config.run.data.metrics)
         seconds, calls = seconds + result.seconds, result.evaluations
@@ -100,8 +115,8 @@ def _prompts(prompts: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not a UTF-8 text file; write one prompt per line.") from error
     texts = (*prompts, *(line.strip() for line in text.splitlines() if line.strip()))
-    if not 0 < len(texts) <= MAX_COUNT:
-        raise ValueError(f"Give a prompt, and at most {MAX_COUNT:,}: tmatch generate 'a red circle and a blue square'.")
+    if len(texts) > MAX_COUNT:
+        raise ValueError(f"Give at most {MAX_COUNT:,} prompts.")
     return texts
 
 
@@ -116,9 +131,9 @@ def _report(request: Request, part: range, result: GeneratedImages, shapes: bool
     """Print a line per image; those of shapes at the trained size are checked."""
     found = detect(result.images) if shapes and result.images.shape[-2:] == (SIZE, SIZE) else [None] * len(part)
     for k, objects in zip(part, found, strict=True):
-        prompt, verdict = request.prompt(k), ""
+        title, verdict = request.title(k), ""
         with suppress(ValueError):  # the prompt is not a caption of shapes
             if objects is not None:
-                correct = satisfies(objects, " ".join(prompt.lower().split()))
+                correct = satisfies(objects, " ".join(title.lower().split()))
                 verdict = "  [ok]" if correct else "  [prompt not satisfied]"
-        print(f"seed {request.seeds[k]}  {printable(shortened(prompt))}{verdict}")
+        print(f"seed {request.seeds[k]}  {printable(shortened(title))}{verdict}")

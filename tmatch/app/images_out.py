@@ -16,17 +16,20 @@ from tmatch.data.images import grid, read_settings, save_animation, save_image, 
 from tmatch.files import write_text
 from tmatch.generation import GeneratedImages
 from tmatch.generation.frames import evenly_spaced
+from tmatch.generation.inputs import InputKind
 from tmatch.rng import as_seed
 
 PER_LINE, LABEL_WIDTH, IMAGE_WIDTH, MOST, FRAMES = 8, 240, 128, 1024, 13
 """Images per line of a sheet, widths in pixels of a label and of an image, images at most; frames of a path strip."""
+_PLURALS: dict[InputKind, str] = {"prompt": "prompts", "class": "classes", "unconditional": "unconditional"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """`images` images for each prompt, with consecutive seeds, and the settings of all."""
+    """`images` images for each input of a kind, with consecutive seeds, and the settings of all."""
 
-    prompts: Sequence[str]
+    kind: InputKind
+    inputs: Sequence[str | None]
     images: int
     first_seed: int
     settings: dict[str, Any]
@@ -34,15 +37,35 @@ class Request:
     @property
     def seeds(self) -> range:
         """The seed of each image."""
-        return range(self.first_seed, as_seed(self.first_seed + self.images * len(self.prompts) - 1) + 1)
+        return range(self.first_seed, as_seed(self.first_seed + self.images * len(self.inputs) - 1) + 1)
 
-    def prompt(self, index: int) -> str:
-        """The prompt of an image."""
-        return self.prompts[index // self.images]
+    @property
+    def titles(self) -> list[str]:
+        """What each input is called."""
+        return [self.kind if given is None else given for given in self.inputs]
+
+    def input(self, index: int) -> str | None:
+        """What an image is generated from."""
+        return self.inputs[index // self.images]
+
+    def title(self, index: int) -> str:
+        """What the input of an image is called."""
+        return self.titles[index // self.images]
 
     def record(self, index: int) -> dict[str, Any]:
         """Everything that an image depends on."""
-        return {"prompt": self.prompt(index), "seed": self.seeds[index], **self.settings}
+        given = self.input(index)
+        return {self.kind: True if given is None else given, "seed": self.seeds[index], **self.settings}
+
+    def row(self, index: int) -> dict[str, Any]:
+        """The condition of an image, in the words of an `imagefolder` of Hugging Face datasets."""
+        given = self.input(index)
+        return {} if given is None else {"text" if self.kind == "prompt" else "label": given}
+
+    def shared(self) -> dict[str, Any]:
+        """Everything that a sheet of all images depends on."""
+        inputs = {_PLURALS[self.kind]: True if self.inputs == [None] else list(self.inputs)}
+        return {**inputs, "images": self.images, "seed": self.first_seed, **self.settings}
 
 
 class Folder:
@@ -79,7 +102,7 @@ class Folder:
     def finish(self) -> list[Path]:
         """Write what remains once all images are written; return the files to report."""
         rows = (
-            {"file_name": self._file(k).name, "text": self.request.prompt(k), "seed": seed}
+            {"file_name": self._file(k).name, **self.request.row(k), "seed": seed}
             for k, seed in enumerate(self.request.seeds)
         )
         write_text(self.out / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -87,7 +110,7 @@ class Folder:
 
 
 class Sheet:
-    """One image, or a labelled row of images for each prompt, written again after each batch; and the path."""
+    """One image, or a titled row of images for each input, written again after each batch; and the path."""
 
     def __init__(self, out: Path, request: Request) -> None:
         self.out = out
@@ -110,24 +133,23 @@ class Sheet:
         if len(self.request.seeds) == 1:
             save_image(result.images[0], self.out, max(1, 256 // width), self.request.record(0))
             return
-        scale, per_prompt = max(1, IMAGE_WIDTH // width), self.request.images
-        columns, lines = min(per_prompt, PER_LINE), -(-per_prompt // PER_LINE)
+        scale, each = max(1, IMAGE_WIDTH // width), self.request.images
+        columns, lines = min(each, PER_LINE), -(-each // PER_LINE)
         row = (lines * (height + 1) + 1) * scale
         if self._sheet is None:
             self._sheet = self._blank(LABEL_WIDTH + (columns * (width + 1) + 1) * scale, row)
         for k, image in zip(part, result.images, strict=True):
-            line, column = divmod(k % per_prompt, columns)
+            line, column = divmod(k % each, columns)
             left, top = ((1 + n * (side + 1)) * scale for n, side in ((column, width), (line, height)))
-            self._sheet.paste(to_image(image, scale), (LABEL_WIDTH + left, k // per_prompt * row + top))
-        shared = {"prompts": list(self.request.prompts), "images": per_prompt, "seed": self.request.first_seed}
-        write_png(self._sheet, self.out, {**shared, **self.request.settings})
+            self._sheet.paste(to_image(image, scale), (LABEL_WIDTH + left, k // each * row + top))
+        write_png(self._sheet, self.out, self.request.shared())
 
     def _blank(self, width: int, row: int) -> Image.Image:
-        """A sheet of rows of that height with the prompt to the left of each."""
-        sheet = Image.new("RGB", (width, row * len(self.request.prompts)), "white")
+        """A sheet of rows of that height with the title to the left of each."""
+        sheet = Image.new("RGB", (width, row * len(self.request.inputs)), "white")
         draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(16)
-        for k, prompt in enumerate(self.request.prompts):
-            label = fill(prompt, width=28, max_lines=6, placeholder=" ...")
+        for k, title in enumerate(self.request.titles):
+            label = fill(title, width=28, max_lines=6, placeholder=" ...")
             draw.multiline_text((8, k * row + row // 2), label, fill="black", font=font, anchor="lm")
         return sheet
 

@@ -7,7 +7,7 @@ from pydantic import Field, create_model
 
 from tmatch.config import Config
 from tmatch.generation import TextToImage, compile_for_sampling
-from tmatch.generation.config import SamplingConfig, require_applicable
+from tmatch.generation.config import SamplingConfig, require_applicable, unguided
 from tmatch.runs import LoadedModel
 from tmatch.tensors import Device, Precision, resolve_device
 
@@ -40,13 +40,16 @@ class PresetOptions(ComputeOptions):
     preset: str | None = None
     """settings that `tmatch tune` chose: fast, balanced or best; None uses balanced if the model has presets"""
 
-    def apply(self, model: LoadedModel) -> SamplingConfig:
-        """Prepare a model; return the settings of its preset with the given ones, which must apply."""
+    def apply(self, model: LoadedModel, unconditional: bool = False) -> SamplingConfig:
+        """Prepare a model; return the settings of its preset with the given ones, which must apply.
+
+        An unconditional generation, which is that of every model without a condition, has no guidance.
+        """
         given = self.model_dump(exclude_none=True, include={*SamplingConfig.model_fields})
         config = model.sampling(self.preset).updated(**given)
         require_applicable(model.pipeline.model.kernel, config, given, "--")
         self.prepare(model.pipeline)
-        return config
+        return unguided(config, given, "--") if unconditional or model.pipeline.encoder.width is None else config
 
 
 _FIELDS: dict[str, Any] = {

@@ -48,7 +48,8 @@ def main(
 
     Args:
         model: a model of `tmatch models`, or the folder of a finished run or of an export.
-        metric: a row of METRICS, such as captions; by default that of the data set the model was trained on.
+        metric: a row of METRICS, such as captions; by default that of the data set the model was trained on, or energy
+            if it has none.
         prompts: number of validation prompts that all settings are compared on.
         fast: backbone evaluations per image, and head evaluations for each of these, at most. A model whose number of
             backbone evaluations is fixed keeps it.

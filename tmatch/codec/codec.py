@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tmatch.codec.patch import Patchify, require_images
+from tmatch.codec.patch import Patchify, require_images, require_unit_range
 from tmatch.tensors import State
 
 
@@ -27,6 +27,19 @@ class LatentSpace(Protocol):
         """The images of latents."""
 
 
+class Latents(nn.Module):
+    """Stands for the autoencoder of latents that were encoded elsewhere: the "images" of its codec are latents."""
+
+    codebook_size: None = None
+    factor = 1
+
+    def encode(self, latents: Tensor) -> Tensor:
+        return latents
+
+    def decode(self, latents: Tensor) -> Tensor:
+        return latents
+
+
 class Codec(nn.Module):
     """State = patches of the latent; without an autoencoder, of the pixels in [-1, 1]."""
 
@@ -41,6 +54,11 @@ class Codec(nn.Module):
         return None if self.autoencoder is None else self.autoencoder.codebook_size
 
     @property
+    def latent(self) -> bool:
+        """Whether it takes and gives latents (n, channels, height, width) instead of images."""
+        return isinstance(self.autoencoder, Latents)
+
+    @property
     def token(self) -> tuple[int, int]:
         """Height and width of a token in pixels."""
         factor = 1 if self.autoencoder is None else self.autoencoder.factor
@@ -49,10 +67,9 @@ class Codec(nn.Module):
     @torch.no_grad()
     def encode(self, images: Tensor) -> State:
         """The states of images (n, 3, height, width) in [0, 1]."""
-        require_images(images)
-        low, high = (x.item() for x in images.aminmax())
-        if not -1e-3 <= low <= high <= 1 + 1e-3:
-            raise ValueError(f"Images must be in [0, 1]; got values from {low:g} to {high:g}: rescale them.")
+        if not self.latent:
+            require_images(images)
+            require_unit_range(images)
         return self.patch.encode(2 * images - 1 if self.autoencoder is None else self.autoencoder.encode(images))
 
     @torch.no_grad()

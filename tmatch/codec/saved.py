@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import nn
 
 from tmatch.codec.autoencoder import Autoencoder
-from tmatch.codec.codec import Codec
+from tmatch.codec.codec import Codec, Latents
 from tmatch.codec.codes import CodeAutoencoder
 from tmatch.config import Config, Count, Dimension, Layers
 from tmatch.hub import fingerprint
@@ -36,6 +36,8 @@ class AutoencoderConfig(Config):
 
 SHIPPED = {"shapes": AutoencoderConfig(), "shapes-codes": AutoencoderConfig(channels=8, levels=(4,) * 6)}
 """The autoencoders that ship with the package."""
+NO_AUTOENCODERS: dict[str, type[Latents] | None] = {"none": None, "latents": Latents}
+"""What a codec has in place of an autoencoder: of images, and of latents."""
 
 
 def load_autoencoder_file(path: Path, config: AutoencoderConfig) -> Autoencoder | CodeAutoencoder:
@@ -54,10 +56,11 @@ def shipped_autoencoder(name: str = "shapes") -> Autoencoder | CodeAutoencoder:
         return load_autoencoder_file(path, SHIPPED[name])
 
 
-def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder | None:
+def open_autoencoder(name: str, folder: Path) -> Autoencoder | CodeAutoencoder | Latents | None:
     """A shipped autoencoder by name, None for 'none' (pixels), or else the one in `folder`."""
-    if name == "none":
-        return None
+    if name in NO_AUTOENCODERS:
+        stand_in = NO_AUTOENCODERS[name]
+        return None if stand_in is None else stand_in()
     if name in SHIPPED:
         return shipped_autoencoder(name)
     for file in (SETTINGS, WEIGHTS):

@@ -9,6 +9,7 @@ from torch import nn
 
 from tmatch.condition import Condition
 from tmatch.conditioning.base import Conditioner, listed
+from tmatch.config import did_you_mean
 from tmatch.tensors import positive_int
 
 
@@ -20,9 +21,6 @@ class Unconditional(Conditioner):
 
     def forward(self, inputs: Sequence[Any]) -> None:
         return None
-
-    def prompt_warnings(self, prompts: Sequence[str]) -> list[str]:
-        return ["the model is unconditional and ignores the prompt."] if any(prompts) else []
 
 
 class ClassLabels(Conditioner):
@@ -44,12 +42,12 @@ class ClassLabels(Conditioner):
         self.table = nn.Embedding(len(self.classes) + 1, width)
 
     def forward(self, inputs: Sequence[int | str | None]) -> Condition:
-        rows = torch.tensor([self._row(label) for label in inputs], device=self.table.weight.device)
-        return Condition.dense(self.table(rows)[:, None])
+        null = len(self.classes)
+        rows = [null if label is None else self.index(label) for label in inputs]
+        return Condition.dense(self.table(torch.tensor(rows, device=self.table.weight.device))[:, None])
 
-    def _row(self, label: int | str | None) -> int:
-        if label is None:
-            return len(self.classes)
+    def index(self, label: int | str) -> int:
+        """The index of a class from its name or index; an unknown class is an error that lists those there are."""
         try:
             if isinstance(label, str):  # on a command line an index is a string, too
                 index = self._index[label] if label in self._index else int(label)
@@ -59,7 +57,7 @@ class ClassLabels(Conditioner):
             index = -1
         if not 0 <= index < len(self.classes):
             raise ValueError(
-                f"There is no class {label!r}; pass an integer from 0 to {len(self.classes) - 1} or one of: "
-                f"{listed(self.classes)}."
+                f"There is no class {label!r}{did_you_mean(str(label), self.classes)}; pass an integer from 0 to "
+                f"{len(self.classes) - 1} or one of: {listed(self.classes)}."
             )
         return index

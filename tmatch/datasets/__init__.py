@@ -16,11 +16,13 @@ from tmatch.datasets.folder import FolderData
 from tmatch.datasets.images import ImageData, ImageEncoders
 from tmatch.datasets.shapes import ShapesData, shapes_split
 from tmatch.datasets.shards import ShardEncoders, ShardsData
+from tmatch.datasets.tensors import TensorData
 
 DATASETS: dict[str, type[DataConfig]] = {
     "shapes": ShapesData,
     "folder": FolderData,
     "shards": ShardsData,
+    "tensors": TensorData,
 }
 
 if TYPE_CHECKING:
@@ -36,5 +38,5 @@ else:
 __all__ = [
     "DATASETS", "AnyData", "AnyEncoders", "AnyImageData", "AssumedData", "Dataset", "Encoders", "FolderData",
     "ImageData", "ImageEncoders", "InputShapes", "OpenContext", "ShapesData", "ShardEncoders", "ShardsData",
-    "WordsConfig", "shapes_split",
+    "TensorData", "WordsConfig", "shapes_split",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from tmatch.codec import Codec, Patchify
-from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS, autoencoder_digest, open_autoencoder
+from tmatch.codec.saved import NO_AUTOENCODERS, SETTINGS, SHIPPED, WEIGHTS, autoencoder_digest, open_autoencoder
 from tmatch.conditioning.words import words_of
 from tmatch.data import CaptionedImages, InMemory
 from tmatch.data.encode import encode_cached
@@ -74,6 +74,10 @@ class ImageData(DataConfig):
     def validation(self, count: int) -> CaptionedImages:
         """At most `count` images that are not trained on."""
 
+    def autoencoder(self, given: str | None) -> str:
+        """The autoencoder of a run: 'none' if it names none."""
+        return given or "none"
+
     def conditioning(self, images: CaptionedImages, text: WordsConfig | None) -> dict[str, Any]:
         """Which conditioner to build: a row of `CONDITIONERS` and its arguments."""
         if images.classes is not None or all(caption is None for caption in images.captions):
@@ -89,7 +93,7 @@ class ImageData(DataConfig):
     def open(self, context: OpenContext) -> Dataset:
         """Encode all images, or read them from the cache of encoded images."""
         training, validation = self.training(), self.validation(context.validation_images)
-        name, device = context.autoencoder or "none", context.train.resolve_device()
+        name, device = self.autoencoder(context.autoencoder), context.train.resolve_device()
         resumed = checkpoint.latest(context.out) is not None
         folder = context.out / AUTOENCODER if resumed else Path(name)
         codec = Codec(context.patch, open_autoencoder(name, folder)).to(device)
@@ -97,7 +101,7 @@ class ImageData(DataConfig):
         if context.distributed.rank == 0 and not resumed:
             _keep_autoencoder(name, context.out)
         if context.distributed.rank == 0:
-            how = "as pixels" if codec.autoencoder is None else f"encoded by the autoencoder '{name}'"
+            how = {"none": "as pixels", "latents": "as latents"}.get(name, f"encoded by the autoencoder '{name}'")
             images = f"{len(training):,} images {training.conditions} from {self.name}"
             print(f"tmatch: training on {images}, {how}", file=sys.stderr, flush=True)
         context.distributed.barrier()
@@ -125,7 +129,7 @@ class ImageData(DataConfig):
     def input_shapes(
         self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData
     ) -> InputShapes:
-        name, images = autoencoder or "none", self.training()
+        name, images = self.autoencoder(autoencoder), self.training()
         codec = Codec(patch, open_autoencoder(name, Path(name)))
         rows, columns, channels = codec.encode(images.load([0])).shape[1:]
         conditioning = self.conditioning(images, text)
@@ -136,7 +140,7 @@ class ImageData(DataConfig):
 
 def _keep_autoencoder(name: str, out: Path) -> None:
     """Copy the autoencoder into the run's folder, unless it ships with the package."""
-    if name in (*SHIPPED, "none"):
+    if name in (*SHIPPED, *NO_AUTOENCODERS):
         return
     kept = out / AUTOENCODER
     if any(file.name not in (SETTINGS, WEIGHTS) for file in kept.glob("*")):

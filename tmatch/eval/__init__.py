@@ -11,5 +11,7 @@ METRICS: dict[str, Metric] = {
 }
 LOWER_IS_BETTER = frozenset({"energy", "frechet"})
 """Rows of METRICS whose score is a distance."""
+DEFAULT_METRICS = ("energy",)
+"""For data sets without a metric of their own: it needs no captions and few images, and takes latents of any size."""
 
-__all__ = ["LOWER_IS_BETTER", "METRICS", "Metric", "score"]
+__all__ = ["DEFAULT_METRICS", "LOWER_IS_BETTER", "METRICS", "Metric", "score"]

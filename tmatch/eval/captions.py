@@ -24,6 +24,8 @@ def captions(
     images: Tensor, prompts: Sequence[str], reference: CaptionedImages | None = None, codec: Codec | None = None
 ) -> dict[str, Any]:
     """The share of captions satisfied, its 95% interval, and the share for each skill."""
+    if not all(isinstance(prompt, str) for prompt in prompts):
+        raise ValueError("The metric captions checks prompts; for classes or no condition, use energy or frechet.")
     satisfied = check(images, prompts).tolist()
     by_skill: dict[str, list[bool]] = {skill: [] for skill in SKILLS}
     for prompt, verdict in zip(prompts, satisfied, strict=True):

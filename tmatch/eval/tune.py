@@ -17,7 +17,7 @@ from tmatch.eval import LOWER_IS_BETTER, score
 from tmatch.eval.evaluate import evaluate
 from tmatch.files import write_text
 from tmatch.generation import Evaluations, TextToImage
-from tmatch.generation.config import SamplingConfig, require_applicable
+from tmatch.generation.config import SamplingConfig, require_applicable, unguided
 from tmatch.generation.presets import Preset, PresetName
 from tmatch.kernel import MaskedTokens
 from tmatch.tensors import Precision
@@ -230,8 +230,8 @@ class Tuner:
         """The settings with another option, resized; raises if it has no effect on this model or is too expensive."""
         sampling = sampling.updated(**{option: choice})
         require_applicable(self.pipeline.model.kernel, sampling, [option])
-        if self.pipeline.encoder.width is None and option.startswith("guidance"):
-            raise ValueError(f"{option} has no effect on an unconditional model.")
+        if self.pipeline.encoder.width is None:
+            unguided(sampling, [option])
         sampling = self.sized(sampling, budget.backbone)
         if not budget.allows(self.cost(sampling, budget.backbone)):
             raise _OverBudget

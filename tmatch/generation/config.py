@@ -129,5 +129,13 @@ def require_applicable(kernel: Kernel, config: SamplingConfig, options: Collecti
         )
 
 
+def unguided(config: SamplingConfig, options: Collection[str], prefix: str = "") -> SamplingConfig:
+    """The settings without guidance, for an unconditional generation; an option of guidance is an error."""
+    for name in options:
+        if name.startswith("guidance"):
+            raise ValueError(f"{_shown(name, prefix)} has no effect on an unconditional generation; leave it out.")
+    return config.updated(guidance=1.0)
+
+
 def _shown(name: str, prefix: str) -> str:
     return f"{prefix}{name.replace('_', '-')}" if prefix else name

@@ -23,7 +23,7 @@ from tmatch.tensors import Precision, positive_int
 
 @dataclass(frozen=True)
 class GeneratedImages:
-    """Images (n, 3, height, width) in [0, 1], network evaluations per image, and seconds in total."""
+    """Images (n, 3, height, width) in [0, 1], or latents, with network evaluations per image and seconds in total."""
 
     images: Tensor
     evaluations: Evaluations
@@ -75,9 +75,9 @@ class TextToImage(nn.Module):
     ) -> GeneratedImages:
         """One image for each input and its seed; guidance pushes away from the `negative` input.
 
-        An input is a prompt, or whatever else the conditioner reads. Images have the most common size of the training
-        images, unless a `height` or `width` in pixels is given. `precision` is that of the model's matrix products, and
-        their rounding is all that the batch changes in an image.
+        An input is a prompt, or whatever else the conditioner reads; None is no condition. Images have the most common
+        size of the training images, unless a `height` or `width` in pixels is given. `precision` is that of the model's
+        matrix products, and their rounding is all that the batch changes in an image.
         """
         self._require_inputs(inputs, seeds, negative)
         size, shape = positive_int("The batch size", batch_size), self._shape(height, width)
@@ -103,6 +103,7 @@ class TextToImage(nn.Module):
             raise ValueError(f"There are {len(seeds)} seeds for {len(inputs)} images; give one seed per image.")
 
     def _condition(self, inputs: Sequence[Any], size: int) -> Condition | None:
+        inputs = [self.encoder.null if x is None else x for x in inputs]
         parts = [self.encoder(inputs[first : first + size]) for first in range(0, len(inputs), size)]
         given = [part for part in parts if part is not None]
         return Condition.cat(given) if given else None
@@ -112,9 +113,10 @@ class TextToImage(nn.Module):
         none_given = negative is None or (isinstance(negative, str) and not negative)
         return self.encoder([self.encoder.null if none_given else negative])
 
-    def prompt_warnings(self, prompts: Sequence[str], height: int | None = None, width: int | None = None) -> list[str]:
+    def prompt_warnings(self, inputs: Sequence[Any], height: int | None = None, width: int | None = None) -> list[str]:
         """Warnings about prompts that are not fully read, and about an image size that was not trained on."""
-        warnings, (rows, columns, _) = self.encoder.prompt_warnings(prompts), self._shape(height, width)
+        (rows, columns, _), prompts = self._shape(height, width), [x for x in inputs if isinstance(x, str)]
+        warnings = self.encoder.prompt_warnings(prompts)
         if self.grids and (rows, columns) not in self.grids:
             down, across = self.codec.token
             known = ", ".join(f"{m * down} x {n * across}" for m, n in sorted(self.grids))

@@ -58,7 +58,9 @@ class InitConfig(Config):
 
     model: str | None = Field(default=None, min_length=1, description="name or folder of a model to load weights from")
     pretrained: bool = Field(default=False, description="load the pretrained weights of backbone.model (huggingface)")
-    freeze: bool = Field(default=False, description="do not train the loaded weights (except a grown vocabulary)")
+    freeze: bool = Field(
+        default=False, description="do not train the loaded weights (except tables with new words or classes)"
+    )
     lora: int = Field(default=0, ge=0, le=MAX_SIZE, description="rank of LoRA on the backbone; 0 trains it fully")
 
     @model_validator(mode="after")

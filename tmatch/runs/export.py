@@ -9,13 +9,15 @@ import torch
 from torch import nn
 
 from tmatch.codec.diffusers import PretrainedAutoencoder
-from tmatch.codec.saved import SETTINGS, SHIPPED, WEIGHTS, AutoencoderConfig
+from tmatch.codec.saved import NO_AUTOENCODERS, SETTINGS, SHIPPED, WEIGHTS, AutoencoderConfig
 from tmatch.conditioning.transformers import PretrainedText
+from tmatch.config import nonempty_path
 from tmatch.data.manifest import Identity
 from tmatch.datasets import ImageEncoders, ShardEncoders
 from tmatch.datasets.images import AUTOENCODER
 from tmatch.datasets.shards import TEXT_FOLDER
 from tmatch.files import atomic_folder, is_free, write_tensors, write_text
+from tmatch.generation.inputs import example
 from tmatch.generation.presets import PRESETS
 from tmatch.hub import ENCODER_DTYPES
 from tmatch.reading import contained
@@ -25,7 +27,7 @@ from tmatch.runs.load import HUB, MODELS, LoadedModel
 FRONT = "---\nlibrary_name: tmatch\n"
 CARD = (
     FRONT
-    + """pipeline_tag: text-to-image
+    + """pipeline_tag: {task}
 tags: [transition-matching]
 ---
 
@@ -38,7 +40,7 @@ states of {shape}.
 from tmatch.pipeline import Pipeline
 
 pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hub
-pipe("a red circle").images[0].save("image.png")
+pipe({given}).images[0].save("image.png")
 ```
 
 Trained for up to {run.train.steps:,} steps of {run.train.batch_size:,} images at a learning rate of
@@ -49,12 +51,13 @@ Training data, its licence, and intended use: fill in here.
 )
 
 
-def export(model: LoadedModel, out: Path, dtype: torch.dtype = torch.float16) -> None:
+def export(model: LoadedModel, out: str | Path, dtype: torch.dtype = torch.float16) -> None:
     """Write a model to a new folder that `load_model` reads, with its weights in `dtype` and a model card.
 
     A model that was exported before keeps its own card, which may have been edited. Pretrained encoders are
     included if they exist only on this machine. The folder is written completely or not at all.
     """
+    out = nonempty_path(out)
     if dtype not in ENCODER_DTYPES.values():
         raise ValueError(f"dtype is one of {', '.join(map(str, ENCODER_DTYPES.values()))}; got {dtype!r}.")
     if not is_free(out):
@@ -101,7 +104,7 @@ def _anonymous(model: LoadedModel) -> ModelConfig:
     backbone = config.run.backbone.model_copy(update={"model": None})  # whose configuration is in `architecture`
     changes = {"init": InitConfig(), "data": config.run.data.anonymous(), "backbone": backbone}
     run = config.run.model_copy(update=changes)
-    if isinstance(encoders, ImageEncoders) and encoders.autoencoder not in (*SHIPPED, "none"):
+    if isinstance(encoders, ImageEncoders) and encoders.autoencoder not in (*SHIPPED, *NO_AUTOENCODERS):
         encoders = encoders.model_copy(update={"autoencoder": AUTOENCODER})
         run = run.model_copy(update={"autoencoder": AUTOENCODER})
     if isinstance(encoders, ShardEncoders):
@@ -167,6 +170,7 @@ def model_card(model: LoadedModel, title: str) -> str:
             more += ".\n" if model.presets is None else ", with the settings of its training run.\n"
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ValueError(f"{result} is damaged ({error}); remove it to export without a result.") from error
-    shape = " x ".join(map(str, config.shape))
+    shape, (_, given) = " x ".join(map(str, config.shape)), example(model.pipeline.encoder)
+    task = "text-to-image" if given.startswith('"') else "unconditional-image-generation"
     card = {"run": config.run, "parameters": parameters / 1e6, "shape": shape, "steps": steps, "sampling": sampling}
-    return CARD.format(title=title, more=more, **card)
+    return CARD.format(title=title, more=more, task=task, given=given, **card)

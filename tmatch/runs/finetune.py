@@ -2,15 +2,14 @@
 
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from tmatch.backbone import HuggingFaceBackbone
-from tmatch.conditioning import Conditioner, WordEncoder
-from tmatch.datasets import Encoders, ImageEncoders
+from tmatch.datasets import Encoders
 from tmatch.extras import needs_extra
 from tmatch.files import locked, write_text
 from tmatch.migrate import migrate_weight_name
@@ -24,7 +23,9 @@ from tmatch.runs.load import is_model, read_config, read_model
 from tmatch.train import GeneratorTask, checkpoint
 
 Weights = dict[str, Tensor]
-WORDS, BACKBONE, HEAD = "encoder.words.weight", "model.kernel.backbone.", "model.kernel.distribution."
+BACKBONE, HEAD = "model.kernel.backbone.", "model.kernel.distribution."
+TABLES = {"words": "encoder.words.weight", "labels": "encoder.table.weight"}
+"""Tables of vectors whose rows belong to words or classes, by kind of conditioner."""
 LOADED = "init.json"
 """Names of the weights that a run was initialized with, in its folder."""
 
@@ -55,7 +56,7 @@ def _load_trained(name: str, task: GeneratorTask, encoders: Encoders) -> list[st
     """Load a trained model, whose frozen encoders must be the same; returns the names of the weights."""
     _, config, weights = read_model(name)
     encoders.require_same(config.encoders, name)
-    return load_matching(task, config, weights, name)
+    return load_matching(task, encoders, config, weights, name)
 
 
 def _load_pretrained(run: RunConfig, task: GeneratorTask) -> list[str]:
@@ -128,16 +129,18 @@ def _loaded_names(out: Path) -> list[str]:
     raise ValueError(f"The run in {out} did not start from a model; use a new --out.")
 
 
-def load_matching(task: GeneratorTask, config: ModelConfig, theirs: Weights, name: str) -> list[str]:
+def load_matching(
+    task: GeneratorTask, encoders: Encoders, config: ModelConfig, theirs: Weights, name: str
+) -> list[str]:
     """Copy every weight of the same name and shape, including the whole backbone; returns the names.
 
-    The word embeddings do not count as loaded if some words are new and have to be learned.
+    The vectors of words or classes do not count as loaded if some are new and have to be learned.
     """
     own = task.state_dict()
-    grown = align_vocabulary(task.encoder, config, own, theirs)
+    grown = align_rows(encoders, config.encoders, own, theirs)
     fit = matching(own, theirs, name, config.run.backbone)
     task.load_state_dict(fit, strict=False)
-    return sorted(fit.keys() - {WORDS}) if grown else sorted(fit)
+    return sorted(fit.keys() - grown)
 
 
 def matching(own: Weights, theirs: Weights, name: str, backbone: BackboneConfig) -> Weights:
@@ -157,16 +160,22 @@ def matching(own: Weights, theirs: Weights, name: str, backbone: BackboneConfig)
     return fit
 
 
-def align_vocabulary(encoder: Conditioner, config: ModelConfig, own: Mapping[str, Tensor], theirs: Weights) -> bool:
-    """Move the vectors of their words to the rows of our vocabulary, in `theirs`; whether some of our words are new."""
-    if not isinstance(encoder, WordEncoder) or WORDS not in theirs or theirs[WORDS].shape[1] != encoder.width:
-        return False
-    assert isinstance(config.encoders, ImageEncoders)
-    rows = {word: row for row, word in enumerate(config.encoders.conditioning["vocabulary"], start=2)}
-    moved = own[WORDS].clone()
-    moved[:2] = theirs[WORDS][:2]
-    for index, word in enumerate(encoder.vocabulary, start=2):
-        if word in rows:
-            moved[index] = theirs[WORDS][rows[word]]
-    theirs[WORDS] = moved
-    return not rows.keys() >= set(encoder.vocabulary)
+def align_rows(encoders: Encoders, others: Encoders, own: Weights, theirs: Weights) -> set[str]:
+    """Move the vectors of their words or classes to our rows, in `theirs`; the table's name if some of ours are new."""
+    (key, rows), (other, known) = _table(encoders), _table(others)
+    if key != other or key not in own or key not in theirs or own[key].shape[1] != theirs[key].shape[1]:
+        return set()
+    moved = own[key].clone()
+    for name in rows.keys() & known.keys():
+        moved[rows[name]] = theirs[key][known[name]]
+    theirs[key] = moved
+    return set() if rows.keys() <= known.keys() else {key}
+
+
+def _table(encoders: Encoders) -> tuple[str, dict[Any, int]]:
+    """The table of vectors that a conditioner trains: its weight, and what each row stands for."""
+    conditioning = encoders.conditioning or {}
+    names = [0, 1, *conditioning.get("vocabulary", ())]  # words follow the start token and an unused row
+    if "classes" in conditioning:
+        names = [*conditioning["classes"], None]  # the null class is the last
+    return TABLES.get(conditioning.get("kind", ""), ""), {name: row for row, name in enumerate(names)}

@@ -52,12 +52,13 @@ class LoadedModel:
         return found[name].sampling
 
 
-def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
+def load_model(name: str | Path, hub: HubOptions = HubOptions()) -> LoadedModel:
     """Load a model by the name of a shipped one, by the folder of a run, or by `hf:owner/name`.
 
     The weights are the averaged ones: those of the finished run, or of the newest checkpoint of an unfinished one. From
     the hub, only JSON, text and safetensors files are read, and no other local files that the model may name.
     """
+    name = str(name)
     folder, config, weights = read_model(name, hub)
     presets = read_presets(folder)
     if name.startswith(HUB) or folder.resolve().parent.name == "snapshots":
@@ -77,7 +78,8 @@ def load_model(name: str, hub: HubOptions = HubOptions()) -> LoadedModel:
     assert isinstance(model, Model)
     assert isinstance(conditioner, Conditioner)
     codec, channels = codec or open_codec(), config.shape[-1]
-    if channels % prod(config.run.patch) or codec.encode(torch.zeros(1, 3, *codec.token)).shape[-1] != channels:
+    pixels = torch.zeros(1, channels // prod(config.run.patch) if codec.latent else 3, *codec.token)
+    if channels % prod(config.run.patch) or codec.encode(pixels).shape[-1] != channels:
         raise ValueError(f"{folder / 'model.json'} does not fit its autoencoder: a token has {channels} numbers.")
     pipeline = TextToImage(model, conditioner, codec, config.shape, config.grids)
     return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder, presets)
