@@ -26,6 +26,8 @@ from tmatch.tensors import Precision, positive_int, require_precision, resolve_d
 Output = Literal["pil", "pt", "np"]
 DTYPES: dict[torch.dtype, Precision] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 """Precision of the model's matrix products, by dtype."""
+_ARGUMENTS = {"steps": "num_inference_steps", "guidance": "guidance_scale"}
+"""What diffusers calls fields of a `SamplingConfig`."""
 
 
 @dataclass(frozen=True)
@@ -131,19 +133,12 @@ class Pipeline:
         """
         inputs = Inputs(_listed(prompt), _listed(class_labels), unconditional, negative_prompt)
         kind, given = inputs.resolve(self.networks.encoder, PYTHON)
-        if output_type not in get_args(Output):
-            raise ValueError(f"output_type is one of {', '.join(get_args(Output))}; got {output_type!r}.")
-        if self.networks.codec.latent and output_type == "pil":
-            raise ValueError(
-                "This model generates latents: pass output_type='pt' and decode them with your autoencoder."
-            )
+        self._require_output(output_type)
         each = [one for one in given for _ in range(positive_int("num_images_per_prompt", num_images_per_prompt))]
         options = {"steps": num_inference_steps, "guidance": guidance_scale, **sampling}
         options = {name: value for name, value in options.items() if value is not None}
-        config, seeds = self._sampling(preset, options), _seeds(seed, generator, len(each))
-        if kind == "unconditional":
-            named = {"guidance_scale": guidance_scale, **sampling}
-            config = unguided(config, [name for name, value in named.items() if value is not None])
+        config = self._sampling(preset, options, kind == "unconditional")
+        seeds = _seeds(seed, generator, len(each))
         size: dict[str, Any] = {"height": height, "width": width, "batch_size": batch_size}
         result = self.networks.generate(each, seeds, config, negative=negative_prompt, precision=self.precision, **size)
         for warning in self.networks.prompt_warnings([*each, negative_prompt], height, width):
@@ -153,19 +148,25 @@ class Pipeline:
             images = list(map(to_image, images)) if output_type == "pil" else images.movedim(1, -1).numpy()
         return PipelineOutput(images, result.images, result.evaluations)
 
-    def _sampling(self, preset: str | None, options: dict[str, Any]) -> SamplingConfig:
+    def _require_output(self, output_type: Output) -> None:
+        if output_type not in get_args(Output):
+            raise ValueError(f"output_type is one of {', '.join(get_args(Output))}; got {output_type!r}.")
+        if self.networks.codec.latent and output_type == "pil":
+            raise ValueError("This model generates latents: pass output_type='pt', and decode them yourself.")
+
+    def _sampling(self, preset: str | None, options: dict[str, Any], unconditional: bool) -> SamplingConfig:
         """The sampling of the model with other options; an error names the argument of `__call__`."""
         own = self.model.sampling(preset)
         try:
             config = own.updated(**options)
         except ValidationError as error:
             wrong = error.errors()[0]
-            name = {"steps": "num_inference_steps", "guidance": "guidance_scale"}.get(key := str(wrong["loc"][0]), key)
+            name = _ARGUMENTS.get(key := str(wrong["loc"][0]), key)
             hint = did_you_mean(key, SamplingConfig.model_fields) if wrong["type"] == "extra_forbidden" else ""
             reason = wrong.get("ctx", {}).get("error") or f"{wrong['msg']}{hint}, got {wrong['input']!r}."
             raise ValueError(f"{name}: {reason}") from error
         require_applicable(self.networks.model.kernel, config, options)
-        return config
+        return unguided(config, [_ARGUMENTS.get(key, key) for key in options]) if unconditional else config
 
 
 def _listed(given: Any) -> list[Any]:  # noqa: ANN401
