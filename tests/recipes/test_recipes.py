@@ -176,7 +176,7 @@ def test_a_plan_counts_the_table_of_class_embeddings() -> None:
 
 def test_a_dry_run_says_that_data_shards_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"no data shards in shards: encode images with `tmatch prepare`"):
+    with pytest.raises(ValueError, match=r"shards contains no complete set of shards: .* run `tmatch prepare`"):
         preflight(recipe_of("imagenet-dtm-s"), tmp_path / "run")
 
 

@@ -145,7 +145,7 @@ class ShardsData(DataConfig):
     def input_shapes(
         self, patch: Patchify, autoencoder: str | None, text: WordsConfig | None, discrete: bool, assumed: AssumedData
     ) -> InputShapes:
-        if not self._missing():
+        if all((folder / MANIFEST).is_file() for folder in self.folders):
             training, _, encoders, shape, _ = self._describe(patch)
             lengths, size = (encoders.condition_length, encoders.condition_width), encoders.autoencoder.codebook_size
             classes = None if (names := training.manifest.settings.classes) is None else len(names)
@@ -160,14 +160,8 @@ class ShardsData(DataConfig):
         origin = "assumed (--assumed.*), since there are no data shards yet"
         return InputShapes(shape, captions if assumed.classes is None else labels, size, origin, assumed.classes)
 
-    def _missing(self) -> list[Path]:
-        return [folder for folder in self.folders if not (folder / MANIFEST).is_file()]
-
     def require_available(self) -> None:
-        if missing := self._missing():
-            raise ValueError(
-                f"There are no data shards in {missing[0]}: encode images with `tmatch prepare`, or set data.folders."
-            )
+        ShardSet(*self.folders)
 
     def _describe(
         self, patch: Patchify
