@@ -895,6 +895,35 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "data/shards.py": ("prepare/test_shards.py", {
         "manifest: the number of samples is not compared": ("manifest.samples != (found", "0 > (found"),
     }),
+    "data/sources/files.py": ("data/test_labelled_sources.py", {
+        "labels of folders: the class after": ("bisect_left(self.classes", "1 + bisect_left(self.classes"),
+    }),
+    "data/sources/source.py": ("data/test_labelled_sources.py", {
+        "labels: out of range": ("not 0 <= label < len(classes)", "label >= len(classes)"),
+    }),
+    "data/sources/cifar.py": ("data/test_labelled_sources.py", {
+        "labels of CIFAR-100: the coarse ones": ("records[:, layout.labels - 1]", "records[:, 0]"),
+        "labels of CIFAR: rows for columns": ("transpose(0, 2, 3, 1)", "transpose(0, 3, 2, 1)"),
+    }),
+    "data/sources/arrays.py": ("data/test_labelled_sources.py", {
+        "labels of arrays: in the order of the file": ("self.labels[row])", "self.labels[index])"),
+        "labels of arrays: none is ignored": ('labels is not None and labels == "auto"', "labels is not None"),
+    }),
+    "data/sources/npz.py": ("data/test_labelled_sources.py", {
+        "labels: arrays are unpickled": ("allow_pickle=False", "allow_pickle=True"),
+    }),
+    "datasets/base.py": ("runs/test_labelled.py::test_classes_are_sampled_by_name_and_survive_an_export", {
+        "labels: shards train without them": ('if classes is None else {"kind"', 'if True else {"kind"'),
+    }),
+    "prepare/conditions.py": ("prepare/test_labelled.py", {
+        "labels in shards: the number of the row": ("[row.label for row in rows if", "[row.row for row in rows if"),
+    }),
+    "runs/finetune.py": ("runs/test_labelled.py", {
+        "labels: the vectors of other classes": (
+            "theirs[key][known[name]]", "theirs[key][rows[name]]",
+            "runs/test_labelled.py::test_classes_keep_their_vectors_in_another_list_of_classes",
+        ),
+    }),
     "train/resume.py": ("train/test_checkpoint.py::test_a_wrong_record_is_refused", {
         "resume: any number of steps": ("not isinstance(steps_then, int) or not 0 < steps_then <= MAX_STEPS", "False"),
     }),

@@ -2,13 +2,13 @@
 
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
-from tmatch.conditioning import Conditioner, WordEncoder
-from tmatch.datasets import Encoders, ImageEncoders
+from tmatch.datasets import Encoders
 from tmatch.extras import needs_extra
 from tmatch.files import locked, write_text
 from tmatch.migrate import migrate_weight_name
@@ -21,7 +21,8 @@ from tmatch.runs.load import read_config, read_model
 from tmatch.train import GeneratorTask, checkpoint
 
 Weights = dict[str, Tensor]
-WORDS = "encoder.words.weight"
+TABLES = {"words": "encoder.words.weight", "labels": "encoder.table.weight"}
+"""Tables of vectors whose rows belong to words or classes, by kind of conditioner."""
 LOADED = "init.json"
 """Names of the weights that a run was initialized with, in its folder."""
 
@@ -38,7 +39,7 @@ def apply_init(init: InitConfig, task: GeneratorTask, encoders: Encoders, seed: 
     else:
         _, config, weights = read_model(init.model)
         encoders.require_same(config.encoders, init.model)
-        names = load_matching(task, config, weights, init.model)
+        names = load_matching(task, encoders, config, weights, init.model)
         if rank_and_world_size()[0] == 0:
             with locked(out):
                 write_text(out / LOADED, json.dumps(names, indent=1) + "\n")
@@ -98,16 +99,18 @@ def _loaded_names(out: Path) -> list[str]:
     raise ValueError(f"The run in {out} did not start from a model; use a new --out.")
 
 
-def load_matching(task: GeneratorTask, config: ModelConfig, theirs: Weights, name: str) -> list[str]:
+def load_matching(
+    task: GeneratorTask, encoders: Encoders, config: ModelConfig, theirs: Weights, name: str
+) -> list[str]:
     """Copy every weight of the same name and shape, including the whole backbone; returns the names.
 
-    The word embeddings do not count as loaded if some words are new and have to be learned.
+    The vectors of words or classes do not count as loaded if some are new and have to be learned.
     """
     own = task.state_dict()
-    grown = align_vocabulary(task.encoder, config, own, theirs)
+    grown = align_vocabulary(encoders, config.encoders, own, theirs)
     fit = matching(own, theirs, name, config.run.backbone)
     task.load_state_dict(fit, strict=False)
-    return sorted(fit.keys() - {WORDS}) if grown else sorted(fit)
+    return sorted(fit.keys() - grown)
 
 
 def matching(own: Weights, theirs: Weights, name: str, backbone: BackboneConfig) -> Weights:
@@ -126,16 +129,22 @@ def matching(own: Weights, theirs: Weights, name: str, backbone: BackboneConfig)
     return fit
 
 
-def align_vocabulary(encoder: Conditioner, config: ModelConfig, own: Mapping[str, Tensor], theirs: Weights) -> bool:
-    """Move the vectors of their words to the rows of our vocabulary, in `theirs`; whether some of our words are new."""
-    if not isinstance(encoder, WordEncoder) or WORDS not in theirs or theirs[WORDS].shape[1] != encoder.width:
-        return False
-    assert isinstance(config.encoders, ImageEncoders)
-    rows = {word: row for row, word in enumerate(config.encoders.conditioning["vocabulary"], start=2)}
-    moved = own[WORDS].clone()
-    moved[:2] = theirs[WORDS][:2]
-    for index, word in enumerate(encoder.vocabulary, start=2):
-        if word in rows:
-            moved[index] = theirs[WORDS][rows[word]]
-    theirs[WORDS] = moved
-    return not rows.keys() >= set(encoder.vocabulary)
+def align_vocabulary(encoders: Encoders, others: Encoders, own: Weights, theirs: Weights) -> set[str]:
+    """Move the vectors of their words or classes to our rows, in `theirs`; the table, if some of our rows are new."""
+    (key, rows), (other, known) = _table(encoders), _table(others)
+    if key != other or key not in own or key not in theirs or own[key].shape[1] != theirs[key].shape[1]:
+        return set()
+    moved = own[key].clone()
+    for name in rows.keys() & known.keys():
+        moved[rows[name]] = theirs[key][known[name]]
+    theirs[key] = moved
+    return set() if rows.keys() <= known.keys() else {key}
+
+
+def _table(encoders: Encoders) -> tuple[str, dict[Any, int]]:
+    """The table of vectors that a conditioner trains: its weight, and what each row stands for."""
+    conditioning = encoders.conditioning or {}
+    names = [0, 1, *conditioning.get("vocabulary", ())]  # words follow the start token and an unused row
+    if "classes" in conditioning:
+        names = [*conditioning["classes"], None]  # the null class is the last
+    return TABLES.get(conditioning.get("kind", ""), ""), {name: row for row, name in enumerate(names)}
