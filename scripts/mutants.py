@@ -565,9 +565,9 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "tensors: a label too many": ("found.max() >= count", "found.max() > count"),
     }),
     "runs/finetune.py": ("datasets/test_tensors.py::test_fine_tuning_finds_classes_by_name", {
-        "fine-tuning: classes by number": ("theirs[key][others[name]]", "theirs[key][ours[name] % len(others)]"),
-        "fine-tuning: a new class is frozen": ("set() if others.keys() >= ours.keys() else {key}", "set()"),
-        "fine-tuning: the null class is lost": (", None: len(classes)}", "}"),
+        "fine-tuning: classes by number": ("theirs[key][known[name]]", "theirs[key][rows[name] % len(known)]"),
+        "fine-tuning: a new class is frozen": ("set() if rows.keys() <= known.keys() else {key}", "set()"),
+        "fine-tuning: the null class is lost": ('[*conditioning["classes"], None]', 'list(conditioning["classes"])'),
     }),
     "train/generator.py": ("train/test_options.py::test_caption_dropout_is_the_fraction_of_null_captions", {
         "caption dropout: the null caption never arrives": ("[self.encoder.null if drop else text for", "[text for"),
@@ -920,6 +920,29 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     }),
     "data/shards.py": ("prepare/test_shards.py", {
         "manifest: the number of samples is not compared": ("manifest.samples != (found", "0 > (found"),
+    }),
+    "data/sources/files.py": ("data/test_labelled_sources.py", {
+        "labels of folders: the class after": ("bisect_left(self.classes", "1 + bisect_left(self.classes"),
+    }),
+    "data/sources/source.py": ("data/test_labelled_sources.py", {
+        "labels: out of range": ("not 0 <= label < len(classes)", "label >= len(classes)"),
+    }),
+    "data/sources/cifar.py": ("data/test_labelled_sources.py", {
+        "labels of CIFAR-100: the coarse ones": ("records[:, layout.labels - 1]", "records[:, 0]"),
+        "labels of CIFAR: rows for columns": ("transpose(0, 2, 3, 1)", "transpose(0, 3, 2, 1)"),
+    }),
+    "data/sources/arrays.py": ("data/test_labelled_sources.py", {
+        "labels of arrays: in the order of the file": ("self.labels[row])", "self.labels[index])"),
+        "labels of arrays: none is ignored": ('labels is not None and labels == "auto"', "labels is not None"),
+    }),
+    "data/sources/npz.py": ("data/test_labelled_sources.py", {
+        "labels: arrays are unpickled": ("allow_pickle=False", "allow_pickle=True"),
+    }),
+    "datasets/base.py": ("runs/test_labelled.py::test_classes_are_sampled_by_name_and_survive_an_export", {
+        "labels: shards train without them": ('if classes is None else {"kind"', 'if True else {"kind"'),
+    }),
+    "prepare/conditions.py": ("prepare/test_labelled.py", {
+        "labels in shards: the number of the row": ("[row.label for row in rows if", "[row.row for row in rows if"),
     }),
     "train/resume.py": ("train/test_checkpoint.py::test_a_wrong_record_is_refused", {
         "resume: any number of steps": ("not isinstance(steps_then, int) or not 0 < steps_then <= MAX_STEPS", "False"),

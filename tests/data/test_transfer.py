@@ -54,5 +54,7 @@ def test_a_batch_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: self + 1)
     found = pin_memory(Batch(torch.zeros(2), torch.zeros(2), [1, 2]))
     assert (found.latents.tolist(), found.text.tolist(), found.lengths) == ([1, 1], [1, 1], [1, 2])
+    labelled = pin_memory(Batch(torch.zeros(2), None, [], [1, None]))
+    assert (labelled.latents.tolist(), labelled.text, labelled.labels) == ([1, 1], None, [1, None])
     error = ValueError("damaged")
     assert pin_memory(error) is error

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from tiny import save_kl_autoencoder
 from tmatch.app.cli import main
 from tmatch.datasets import FolderData, ShardsData, WordsConfig
 from tmatch.generation.config import SamplingConfig
-from tmatch.runs import RunConfig, fit, load_model
+from tmatch.runs import InitConfig, RunConfig, fit, load_model
 from tmatch.train import TrainConfig
 
 TWO = SamplingConfig(steps=2)
@@ -154,3 +155,21 @@ def test_two_processes_train_the_label_table(parallel: str, shards: Path, tmp_pa
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one["encoder.table.weight"].shape == (3, 128)
     torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_classes_keep_their_vectors_in_another_list_of_classes(freeze: bool, shards: Path, tmp_path: Path) -> None:
+    """`dog` becomes the first of two classes, and a new class is the second."""
+    fit(shards_run(shards / "auto"), tmp_path / "old")
+    (tmp_path / "images").mkdir()
+    for name, own in (("cat", "eel"), ("dog", "dog")):
+        shutil.copytree(shards / "images" / name, tmp_path / "images" / own)
+    command = ["prepare", str(tmp_path / "images"), "--autoencoder", str(shards / "kl"), "--size", "16"]
+    main([*command, "--out", str(tmp_path / "shards")])
+    init = InitConfig(model=str(tmp_path / "old"), freeze=freeze)
+    train = TrainConfig.model_validate({**TRAIN, "steps": 1, "warmup": 100, "learning_rate": 1e-9, "ema_decay": 0.0})
+    run = shards_run(tmp_path / "shards").model_copy(update={"init": init, "train": train})
+    fit(run, tmp_path / "new")
+    old, new = (load_file(tmp_path / name / "model.safetensors")["encoder.table.weight"] for name in ("old", "new"))
+    torch.testing.assert_close(new[[0, 2]], old[[1, 2]])
+    assert not torch.allclose(new[1], old[0])

@@ -12,10 +12,7 @@ from tmatch.data.sources.source import Entry, Labels, LocalSource, Unusable, row
 
 
 class FolderImages(CaptionedImages):
-    """The images of a folder or file, centre-cropped to `size` pixels; every `fold`-th image is held out.
-
-    With a `limit`, that many of them are chosen at equal distances.
-    """
+    """The images of a folder or file, centre-cropped to `size` pixels; every `fold`-th image is held out."""
 
     def __init__(
         self, folder: Path, size: int, *, held_out: bool = False, fold: int = 20, limit: int | None = None,
@@ -26,9 +23,7 @@ class FolderImages(CaptionedImages):
         if len(rows) < 2:
             raise ValueError(f"{folder} has {len(rows)} images; at least two are needed, since one is held out.")
         every = min(fold, len(rows))
-        kept = [row for k, row in enumerate(rows) if (k % every == every - 1) == held_out]
-        count = len(kept) if limit is None else min(limit, len(kept))
-        chosen = [kept[k * len(kept) // count] for k in range(count)]
+        chosen = [row for k, row in enumerate(rows) if (k % every == every - 1) == held_out][:limit]
         self.names = [row.name for row in chosen]
         self.captions = [row.captions[0] if row.captions else row.label for row in chosen]
         self.classes = self.source.classes
