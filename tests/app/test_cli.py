@@ -114,7 +114,7 @@ def test_lists_name_everything_within_80_columns(monkeypatch: pytest.MonkeyPatch
         (["tune", "shapes-fm", "--balanced", "2"], ["--fast, --balanced, --best", "ascend"]),
         (["tune", "shapes-fm", "--prompts", "0"], ["number of prompts", "got 0"]),
         (["tune", "shapes-fm", "--metric", "caption"], ["no metric 'caption' (did you mean 'captions'?)"]),
-        (["generate", "a circle", "--preset", "fastest"], ["no preset 'fastest' (did you mean 'fast'?)", "`tmatch tune`"]),
+        (["generate", "a circle", "--preset", "fastest"], ["'fastest' (did you mean 'fast'?)", "`tmatch tune`"]),
         (["plan", "dtm-ss"], ["no recipe 'dtm-ss' (did you mean 'dtm-s'?)"]),
         (["plan", "dtm-s", "--gpus", "3"], ["--train.batch-size"]),
         (["plan", "dtm-s", "--utilisation.training", "2"], ["utilisation"]),
