@@ -22,7 +22,7 @@ from tmatch.generation.config import SamplingConfig
 from tmatch.runs import load_model
 
 SETTINGS: tuple[tuple[int, int | None], ...] = (
-    (16, None), (8, None), (4, None), (2, None), (1, None), (16, 4), (16, 1), (8, 2), (8, 1), (4, 1),
+    (16, None), (8, None), (4, None), (16, 4), (16, 1), (8, 2), (8, 1),
 )  # fmt: skip
 """(head steps, last head steps); the first is the one to compare with."""
 ENERGY = 0.005

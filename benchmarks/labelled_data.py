@@ -1,9 +1,11 @@
 """Labelled images through `tmatch prepare` and in memory: the same latents and labels, and how fast they are read.
 
-    python benchmarks/labelled_data.py [--images 10000] [--out docs/results/labelled_data.json]
+    tmatch data cifar-10 --out data/cifar10
+    python benchmarks/labelled_data.py --data data/cifar10/train.npz [--out docs/results/labelled_data.json]
 
 Writes images of 32 x 32 pixels in ten class folders and in a .npz file, encodes them by a small random autoencoder with
 `tmatch prepare`, and compares every sample of an epoch with the same image in memory, as `--data.kind folder` reads it.
+Without --data the images are random.
 Reading is compared with the loop of torchvision's `ImageFolder` and `ToTensor` (open with PIL, convert to RGB, convert
 to a tensor), on one thread: all ways in turn, several times; results are medians.
 """
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
@@ -32,20 +35,24 @@ from tmatch.data.shards import ShardSet
 from tmatch.data.sources import open_local
 
 SIDE, BATCH = 32, 125
+Pixels = npt.NDArray[np.integer[Any]]
 Samples = dict[str, tuple[int, Tensor]]
 """Label and latents of every image, by its name."""
 
 
-def write_images(folder: Path, count: int) -> None:
-    """Smooth random images with some noise, which compress about as well as photographs."""
+def random_images(count: int) -> tuple[Pixels, Pixels]:
+    """Smooth random images with some noise, which compress about as well as photographs; and their labels."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, (count, 6, 6, 3), np.uint8)
     noise = rng.integers(-12, 13, (count, SIDE, SIDE, 3))
-    labels = np.arange(count) % len(THINGS)
     images = np.stack(
         [np.asarray(Image.fromarray(one).resize((SIDE, SIDE), Image.Resampling.BICUBIC)) for one in coarse]
     )
-    images = (images + noise).clip(0, 255).astype(np.uint8)
+    return (images + noise).clip(0, 255).astype(np.uint8), np.arange(count) % len(THINGS)
+
+
+def write_images(folder: Path, images: Pixels, labels: Pixels) -> None:
+    """Class folders of PNG files, and a .npz file."""
     for k, (image, label) in enumerate(zip(images, labels, strict=True)):
         (folder / "classes" / THINGS[label]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / "classes" / THINGS[label] / f"{k:06}.png")
@@ -133,18 +140,29 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--data", type=Path, help=".npz file of images of 32 x 32 pixels with labels")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    images = random_images(args.images)
+    if args.data is not None:
+        with np.load(args.data) as found:
+            images = found["images"][: args.images], found["labels"][: args.images]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_images(folder, args.images)
+        write_images(folder, *images)
         autoencoder, classes = write_autoencoder(folder / "kl"), folder / "classes"
         settings = ["--size", str(SIDE), "--dtype", "float32", "--device", "cpu"]
         tmatch(["prepare", str(classes), "--autoencoder", autoencoder, *settings, "--out", str(folder / "shards")])
         compared = compare(in_shards(folder / "shards", classes), in_memory(classes, autoencoder))
-        result = {"images": args.images, "classes": len(THINGS), **compared, **measure(folder, args.rounds)}
+        result = {
+            "data": args.data and args.data.parent.name,
+            "images": len(images[0]),
+            "classes": len(THINGS),
+            **compared,
+            **measure(folder, args.rounds),
+        }
     text = json.dumps(result, indent=2)
     print(text)
     if args.out is not None:

@@ -93,7 +93,7 @@ def main() -> None:
     jobs = [(model, *one) for model, found in loaded.items() if found for one in found.presets.items()]
     for model, name, preset in jobs:
         key = (digest(model), json.dumps(preset.sampling.model_dump(mode="json")), args.prompts)
-        row = known.get(key) or measure(model, name, preset.sampling, args.prompts)
+        row = known.setdefault(key, known.get(key) or measure(model, name, preset.sampling, args.prompts))
         result["rows"].append({**row, "model": model, "preset": name})
         print({key: value for key, value in row.items() if key not in ("sampling", "skills", "weights")}, flush=True)
         args.out.write_text(json.dumps(result, indent=1) + "\n")

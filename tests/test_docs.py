@@ -156,10 +156,10 @@ def test_training_quotes_what_was_measured() -> None:
 
 
 def test_the_readme_compares_the_shipped_models() -> None:
-    rows = {(row["model"], row["steps"], row["head_steps"]): row for row in result("learning")["rows"]}
-    models = {"flow matching": ("shapes-fm", 1), "DTM from flow matching": ("shapes-dtm-from-fm", 4)}
-    for name, (model, head) in {**models, "DTM from scratch": ("shapes-dtm-mean", 4)}.items():
-        shares = [f"{rows[model, steps, head]['captions_satisfied']:.3f}" for steps in (2, 4, 8, 16, 32)]
+    rows = {(row["model"], row["preset"]): row["captions_satisfied"] for row in result("presets")["rows"]}
+    models = {"flow matching": "fm", "DTM from flow matching": "dtm-from-fm", "DTM from scratch": "dtm-mean"}
+    for name, model in models.items():
+        shares = [f"{rows[f'shapes-{model}', preset]:.3f}" for preset in ("fast", "balanced", "best")]
         assert f"| {name} | {' | '.join(shares)} |" in README
 
 
