@@ -10,11 +10,10 @@ distance is at most .005 above. Settings that the result file already has for th
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 
 import torch
-from samplers import FRESH, METRICS, Row, digest, interval
+from samplers import FRESH, METRICS, Row, digest, interval, seconds_per_image
 
 from tmatch.datasets import shapes_split
 from tmatch.eval.evaluate import evaluate
@@ -38,21 +37,7 @@ def measure(model: str, first: int, last: int | None, prompts: int) -> Row:
     reference = loaded.config.run.data.eval_reference("test")
     found = evaluate(loaded.pipeline, images.captions, reference, METRICS, config, first_seed=FRESH)
     name = {"model": Path(model).name, "weights": digest(model), "head_steps": first, "last_head_steps": last}
-    return {**name, **found}
-
-
-def timed(models: list[str], rows: list[Row], repeats: int, images: int = 32) -> None:
-    """Write the median images per second of every row, with all rows in turns."""
-    loaded = {Path(model).name: (model, load_model(model).pipeline) for model in models}
-    prompts = shapes_split(images, "validation").captions
-    seconds: list[list[float]] = [[] for _ in rows]
-    for _ in range(repeats):
-        for row, found in zip(rows, seconds, strict=True):
-            model, pipeline = loaded[row["model"]]
-            config = sampling(model, row["head_steps"], row["last_head_steps"])
-            found.append(pipeline.generate(prompts, range(images), config).seconds)
-    for row, found in zip(rows, seconds, strict=True):
-        row["images_per_second"] = round(images / statistics.median(found), 2)
+    return {**name, "sampling": config.model_dump(mode="json"), **found}
 
 
 def summary(rows: list[Row]) -> list[Row]:
@@ -136,10 +121,14 @@ def main() -> None:
         for model in args.models:
             if (weights[model], first, last, args.prompts) not in done:
                 rows.append(measure(model, first, last, args.prompts))
-                print({key: value for key, value in rows[-1].items() if key not in ("skills", "weights")}, flush=True)
+                print(
+                    {key: value for key, value in rows[-1].items() if key not in ("skills", "weights", "sampling")},
+                    flush=True,
+                )
                 args.out.write_text(json.dumps(result, indent=1) + "\n")
     if args.repeats:
-        timed(args.models, rows, args.repeats)
+        for row, seconds in zip(rows, seconds_per_image(args.models, rows, args.repeats), strict=True):
+            row["images_per_second"] = round(1 / seconds, 2)
         result["fastest"] = summary(rows)
         print(json.dumps(result["fastest"], indent=2))
     args.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -9,12 +9,13 @@ the command resumes. `make docs` writes docs/presets.md from the results.
 
 import argparse
 import json
-import statistics
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from samplers import FRESH, METRICS, Row, digest, interval
+from samplers import FRESH, METRICS, Row, digest, interval, timed
 
 from tmatch.datasets import shapes_split
 from tmatch.eval.evaluate import evaluate
@@ -32,19 +33,6 @@ def measure(model: str, preset: str, config: SamplingConfig, prompts: int) -> Ro
     kept = {f"withheld_{key}": other[key] for key in ("captions_satisfied", "interval_95")}
     which = {"model": model, "preset": preset, "weights": digest(model)}
     return {**which, "sampling": config.model_dump(mode="json"), **found, **kept}
-
-
-def timed(rows: list[Row], repeats: int, images: int = 32) -> None:
-    """Write the median milliseconds per image of every row, with all rows in turns."""
-    pipelines = {model: load_model(model).pipeline for model in {row["model"] for row in rows}}
-    prompts = shapes_split(images, "validation").captions
-    seconds: list[list[float]] = [[] for _ in rows]
-    for _ in range(repeats):
-        for row, found in zip(rows, seconds, strict=True):
-            config = SamplingConfig.model_validate(row["sampling"])
-            found.append(pipelines[row["model"]].generate(prompts, range(images), config).seconds)
-    for row, found in zip(rows, seconds, strict=True):
-        row["ms_per_image"] = round(1e3 * statistics.median(found) / images, 2)
 
 
 def settings(sampling: dict[str, Any]) -> str:
@@ -88,7 +76,7 @@ def main() -> None:
     torch.set_num_threads(1)
     result: Row = json.loads(args.out.read_text()) if args.out.exists() else {"rows": []}
     known = {(row["weights"], json.dumps(row["sampling"]), row["prompts"]): row for row in result["rows"]}
-    result = {"command": "python benchmarks/presets.py", "rows": []}
+    result = {"command": shlex.join(["python", "benchmarks/presets.py", *sys.argv[1:]]), "rows": []}
     loaded = {model: load_model(model).presets for model in args.models}
     jobs = [(model, *one) for model, found in loaded.items() if found for one in found.presets.items()]
     for model, name, preset in jobs:
@@ -96,9 +84,10 @@ def main() -> None:
         row = known.setdefault(key, known.get(key) or measure(model, name, preset.sampling, args.prompts))
         result["rows"].append({**row, "model": model, "preset": name})
         print({key: value for key, value in row.items() if key not in ("sampling", "skills", "weights")}, flush=True)
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+        kept = [row for row in known.values() if row not in result["rows"]]
+        args.out.write_text(json.dumps({**result, "rows": [*result["rows"], *kept]}, indent=1) + "\n")
     if args.repeats:
-        timed(result["rows"], args.repeats)
+        timed(args.models, result["rows"], args.repeats)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -15,7 +15,9 @@ timed in turns. Settings that the result file already has for the same weights a
 import argparse
 import hashlib
 import json
+import shlex
 import statistics
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
@@ -81,17 +83,22 @@ def measure(model: str, choice: Row, evaluations: int, prompts: int) -> Row:
     return {**which, "evaluations": evaluations, "sampling": config.model_dump(), **found}
 
 
-def timed(models: list[str], rows: list[Row], repeats: int, images: int = 32) -> None:
-    """Write the median milliseconds per image of every row, with all rows in turns."""
+def seconds_per_image(models: list[str], rows: list[Row], repeats: int, images: int = 32) -> list[float]:
+    """The median of every row, with all rows in turns."""
     pipelines = {Path(model).name: load_model(model).pipeline for model in models}
     prompts = shapes_split(images, "validation").captions
-    seconds: dict[int, list[float]] = {index: [] for index in range(len(rows))}
+    configs = [SamplingConfig.model_validate(row["sampling"]) for row in rows]
+    seconds: list[list[float]] = [[] for _ in rows]
     for _ in range(repeats):
-        for index, row in enumerate(rows):
-            config = SamplingConfig.model_validate(row["sampling"])
-            seconds[index].append(pipelines[row["model"]].generate(prompts, range(images), config).seconds)
-    for index, found in seconds.items():
-        rows[index]["ms_per_image"] = round(1e3 * statistics.median(found) / images, 2)
+        for row, config, found in zip(rows, configs, seconds, strict=True):
+            found.append(pipelines[row["model"]].generate(prompts, range(images), config).seconds / images)
+    return [statistics.median(found) for found in seconds]
+
+
+def timed(models: list[str], rows: list[Row], repeats: int) -> None:
+    """Write the milliseconds per image of every row."""
+    for row, seconds in zip(rows, seconds_per_image(models, rows, repeats), strict=True):
+        row["ms_per_image"] = round(1e3 * seconds, 2)
 
 
 def time_to_quality(rows: list[Row]) -> Row:
@@ -180,7 +187,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     result: Row = json.loads(args.out.read_text()) if args.out.exists() else {"chosen": [], "rows": []}
-    result["command"] = f"python benchmarks/samplers.py --out {args.out}"
+    result["command"] = shlex.join(["python", "benchmarks/samplers.py", *sys.argv[1:]])
     weights, order = {model: digest(model) for model in args.models}, [Path(model).name for model in args.models]
 
     def save(key: str, new: Iterator[Row]) -> None:

@@ -1,6 +1,7 @@
 """Ten images in two classes, in every layout that has labels or no captions."""
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,9 +80,18 @@ def cifar_100(path: Path, images: np.ndarray, labels: np.ndarray = LABELS) -> Pa
     return path
 
 
+def metadata(path: Path, images: np.ndarray, labels: np.ndarray = LABELS) -> Path:
+    rows = [{"file_name": f"{k}.png", "label": CLASSES[label], "seed": k} for k, label in enumerate(labels)]
+    for row, image in zip(rows, images, strict=True):
+        save_png(path / str(row["file_name"]), image)
+    (path / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 LAYOUTS: dict[str, tuple[Callable[[Path, np.ndarray], Path], int]] = {
     "folders": (class_folders, 3),
     "grey folders": (class_folders, 1),
+    "metadata.jsonl": (metadata, 3),
     "npz": (npz, 3),
     "grey npz": (npz, 1),
     "positional npz": (positional_npz, 3),

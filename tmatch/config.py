@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 T = TypeVar("T")
 MAX_LAYERS, MAX_SIZE, MAX_COUNT, MAX_SAMPLING_STEPS, MAX_STEPS = 1_000, 65_536, 1_000_000, 10_000, 10**9
-"""Larger numbers cannot be meant; they would only fill memory or run forever."""
+"""Larger numbers are mistakes; they would only fill memory or run forever."""
 Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]  # also workers, and samples of one token
 Dimension = Annotated[int, Field(gt=0, le=MAX_SIZE)]  # width of a vector, length of a sequence, side of an image
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]  # of images, codes or shards

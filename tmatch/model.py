@@ -88,6 +88,10 @@ class TransitionMatching(Model):
         y = self.parametrization.target(q)  # Y
         return self.kernel.loss(y, q.x_t, t, condition, rng)  # D(Y, p(. | X_t))
 
+    def check_sampler(self, sampler: Sampler) -> None:
+        super().check_sampler(sampler)
+        sampler.kernel(self.kernel, sampler.process(self.process), self.parametrization)
+
     @torch.no_grad()
     def sample(
         self, shape: Sequence[int], rng: RandomStreams, condition: Condition | None = None, steps: Steps | None = None,

@@ -42,7 +42,9 @@ class PipelineOutput:
 
 
 class Pipeline:
-    """Prompts or classes to images, called like a diffusers pipeline; an image depends on its seed, too, and rounding.
+    """Prompts or classes to images, called like a diffusers pipeline.
+
+    An image is determined by its input, its seed and the settings, up to rounding.
 
     `precision` is that of the model's matrix products, which round differently in batches of another size: in float32
     on a CPU by at most a level of 256 in a few pixels, and not at all in batches of 8 or more. bfloat16 and tf32 are

@@ -34,7 +34,7 @@ from tmatch.tensors import State, Time, expand_like
 
 @dataclass(frozen=True)
 class Sampler:
-    """Algorithm 2 as written: every time of the grid once, in order. The base class of all samplers."""
+    """Algorithm 2 as written: every time of the grid once, in order."""
 
     def steps(self, grid: Tensor) -> Iterator[tuple[Time, Time]]:
         """Pairs (t, t'): a transition if t' > t, noise added if t' < t."""
@@ -65,7 +65,7 @@ def require_mean(kernel: Kernel) -> MeanPredictor:
 PAPER_RESTARTS = ((0.6, 0.4, 1), (0.8, 0.6, 3), (1.0, 0.8, 3))
 """(late, early, times) of the paper."""
 MAX_RESTARTS = 100
-"""On one interval; more cannot be meant."""
+"""On one interval; more is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class ODESampler(Sampler):
 
 @dataclass(frozen=True)
 class GlassSampler(Sampler):
-    """Transitions that are sampled jointly over all tokens, by an inner ODE of the mean (`JointKernel`).
+    """Transitions that are sampled jointly over all tokens, by an inner ODE of the mean (GLASS).
 
     The solver and its steps are those of a head: `params.solver`, and from the command line --solver and --head-steps.
     """

@@ -76,6 +76,7 @@ def test_lists_name_everything_within_80_columns(monkeypatch: pytest.MonkeyPatch
         (["train", "shapes-fm", "--out", "x", "--sampling.top-k", "3", "--data.images", "9"], ["top-k has no"]),
         (["train", "folder-autoencoder", "--out", "x", "--data.kind", "shards"], ["trains on images"]),
         (["train", "shapes-dtm", "--out", "x", "--sampling.solver", "hein"], ["--sampling.solver: ", "'heun'?"]),
+        (["train", "shapes-dtm", "--out", "x", "--sampling.sampler", "heun"], ["needs a kernel that predicts a mean"]),
         (["train", "shapes-dtm", "--out", "x", "--patch", "0", "1"], ["--patch.0: ", "greater than 0, got 0"]),
         (["train", "shapes-dtm", "--out", "x", "--backbone.width", "130", "--data.images", "9"], ["130"]),
         (["train", "shapes-dtm", "--out", "x", "--autoencoder", "nowhere", "--data.images", "9"], ["nowhere"]),

@@ -99,7 +99,15 @@ def test_rows_of_labelled_images_are_in_a_fixed_random_order(tmp_path: Path) -> 
         orders = [[source.read(k).label for k in range(20)] for source in (open_source(str(path)) for _ in range(2))]
         assert orders[0] == orders[1]
         assert 3 < sum(orders[0]) < 17
-        assert 0.2 < np.mean(FolderImages(path, 2, held_out=True, fold=2, limit=20).captions) < 0.8
+        assert 0.2 < np.mean(FolderImages(path, 2, held_out=True, fold=2, part=slice(20)).captions) < 0.8
+
+
+def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for k in range(11):
+        save_png(tmp_path / str(k) / "one.png", pixels(side=2)[0])
+    source = open_local(tmp_path)
+    assert source.classes == tuple(map(str, range(11)))
+    assert all(entry.name == f"{entry.label}/one.png" for entry in map(source.entry, range(11)))
 
 
 def test_what_a_folder_without_captions_is(tmp_path: Path) -> None:
@@ -159,13 +167,13 @@ def _file(path: Path, name: str, content: bytes) -> Path:
 IDX = idx_bytes(pixels(1)[..., 0])
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "empty class": (lambda p: (class_folders(p, pixels()) / "cow").mkdir() or p, "no image of the class 'cow'"),
-    "object arrays": (lambda p: _npz(p, images=np.array([{}, None])), "no valid .npz"),
-    "text as .npz": (lambda p: _file(p, "a.npz", b"hello"), "no valid .npz"),
+    "object arrays": (lambda p: _npz(p, images=np.array([{}, None])), "not a valid .npz"),
+    "text as .npz": (lambda p: _file(p, "a.npz", b"hello"), "not a valid .npz"),
     "no images": (lambda p: _npz(p, pictures=pixels()), "no array named"),
     "real images": (lambda p: _npz(p, images=pixels() / 255), "uint8"),
     "channels first": (lambda p: _npz(p, images=pixels().transpose(0, 3, 1, 2)), "uint8"),
     "counts differ": (lambda p: _npz(p, images=pixels(), labels=LABELS[1:]), "10 images, but 9 labels"),
-    "real labels": (lambda p: _npz(p, images=pixels(), labels=LABELS / 1), "no integers"),
+    "real labels": (lambda p: _npz(p, images=pixels(), labels=LABELS / 1), "must be integers"),
     "negative label": (lambda p: _npz(p, images=pixels(), labels=LABELS - 1), "label -1"),
     "a label that is missing": (lambda p: _npz(p, images=pixels(), labels=2 * LABELS), "no image of the class '1'"),
     "label out of range": (
@@ -173,7 +181,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "one class": (lambda p: _npz(p, images=pixels(), labels=0 * LABELS), "one class only"),
     "truncated idx": (lambda p: _file(p, "train-images-idx3-ubyte", IDX[:-1]), "truncated"),
-    "truncated header": (lambda p: _file(p, "train-images-idx3-ubyte", IDX[:9]), "no idx file"),
+    "truncated header": (lambda p: _file(p, "train-images-idx3-ubyte", IDX[:9]), "not an idx file"),
     "truncated gz": (
         lambda p: _file(p, "train-images-idx3-ubyte.gz", gzip.compress(IDX)[:-9]), "truncated",
     ),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from labelled import CLASSES, LABELS, class_folders, pixels
@@ -58,6 +59,25 @@ def test_a_run_in_memory_without_labels(tmp_path: Path) -> None:
     pipeline = load_model(str(tmp_path / "run")).pipeline
     assert pipeline.encoder.width is None
     assert torch.equal(*(pipeline.generate([given], [0], TWO).images for given in (None, "dog")))
+
+
+def test_evaluation_of_an_export_needs_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Test and validation images are different ones."""
+    images = np.arange(96, dtype=np.uint8)[:, None, None, None] + pixels(side=8, count=1)
+    folder = class_folders(tmp_path / "images", images, np.arange(96) % 2)
+    fit(folder_run(folder), tmp_path / "run")
+    main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")])
+    command = ["evaluate", "--model", str(tmp_path / "exported"), "--steps", "1", "--prompts", "9", "--json"]
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "pass their folder (--data)" in capsys.readouterr().err
+    found = []
+    for split in ("test", "validation"):
+        main([*command, "--data", str(folder), "--split", split])
+        found.append(json.loads(capsys.readouterr().out)["energy_distance"])
+    assert found[0] != found[1]
+    splits = [FolderData(folder=folder, size=8).eval_prompts(9, split) for split in ("test", "validation")]
+    assert not set(splits[0].names) & set(splits[1].names)
 
 
 def test_a_run_does_not_resume_with_other_classes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,10 +11,10 @@ from rich.table import Table
 from tmatch.app.sampling_options import DEFAULT_MODEL, SAMPLING_OPTIONS, SamplingOptions
 from tmatch.app.tables import JsonFlag
 from tmatch.data import CaptionedImages
-from tmatch.datasets.base import Split
+from tmatch.datasets.base import DataConfig, Split
 from tmatch.eval import DEFAULT_METRICS
 from tmatch.eval.evaluate import evaluate
-from tmatch.runs import LoadedModel, load_model
+from tmatch.runs import load_model
 from tmatch.tensors import positive_int
 
 
@@ -23,6 +24,7 @@ def main(
     metrics: tuple[str, ...] = (),
     prompts: int = 1000,
     split: Split = "test",
+    data: Path | None = None,
     sampling: SamplingOptions = SAMPLING_OPTIONS,
     as_json: JsonFlag = False,
 ) -> None:
@@ -34,14 +36,16 @@ def main(
             energy if it has none.
         prompts: number of held-out prompts.
         split: test prompts, validation prompts to tune settings on, or sentences withheld from training.
+        data: folder of the images a model was trained on, if it has moved or the model is an export.
         sampling: where and how to sample; None uses the model's own setting.
     """
     positive_int("The number of prompts", prompts)
     loaded = load_model(model)
-    images, metrics = evaluation_set(model, loaded, metrics, prompts, split)
+    source = loaded.config.run.data.at(data)
+    images, metrics = evaluation_set(model, source, metrics, prompts, split)
     config = sampling.apply(loaded)
     result = evaluate(
-        loaded.pipeline, images.captions, loaded.config.run.data.eval_reference(split), metrics, config,
+        loaded.pipeline, images.captions, source.eval_reference(split), metrics, config,
         progress=sys.stderr.isatty(), precision=sampling.precision,
     )  # fmt: skip
     if as_json:
@@ -52,13 +56,12 @@ def main(
 
 
 def evaluation_set(
-    model: str, loaded: LoadedModel, metrics: tuple[str, ...], prompts: int, split: Split
+    model: str, data: DataConfig, metrics: tuple[str, ...], prompts: int, split: Split
 ) -> tuple[CaptionedImages, tuple[str, ...]]:
     """The images whose prompts a model is evaluated on, and the metrics, by default those of its data set or energy."""
-    data = loaded.config.run.data
     images = data.eval_prompts(prompts, split)
     if images is None or len(images) == 0:
-        raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no evaluation prompts.")
+        raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no {split} prompts.")
     return images, metrics or data.metrics or DEFAULT_METRICS
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -36,6 +37,7 @@ def main(
     fast: int = 8,
     balanced: int = 32,
     best: int = 64,
+    data: Path | None = None,
     compute: Annotated[ComputeOptions, tyro.conf.arg(name="")] = COMPUTE_OPTIONS,
     as_json: JsonFlag = False,
 ) -> None:
@@ -55,6 +57,7 @@ def main(
             backbone evaluations is fixed keeps it.
         balanced: the same for `balanced`.
         best: the same for `best`.
+        data: folder of the images a model was trained on, if it has moved or the model is an export.
         compute: where and how the networks run.
     """
     numbers: dict[PresetName, int] = {"fast": fast, "balanced": balanced, "best": best}
@@ -65,10 +68,12 @@ def main(
     loaded = load_model(model)
     _require_writable(model, loaded)
     given = () if metric is None else (metric,)
-    images, metrics = evaluation_set(model, loaded, given, (SEARCH + FRESH) * prompts, "validation")
+    source = loaded.config.run.data.at(data)
+    images, metrics = evaluation_set(model, source, given, (SEARCH + FRESH) * prompts, "validation")
     lookup("metric", METRICS, metrics[0])
     compute.prepare(loaded.pipeline)
-    found = _tune(loaded, images, metrics[0], prompts, budgets, compute.precision)
+    reference = source.eval_reference("validation")
+    found = _tune(loaded, images, reference, metrics[0], prompts, budgets, compute.precision)
     text = found.model_dump_json(indent=2)
     write_text(loaded.folder / PRESETS, f"{text}\n")
     print(text) if as_json else _print(found)
@@ -86,8 +91,8 @@ def _require_writable(model: str, loaded: LoadedModel) -> None:
 
 
 def _tune(
-    model: LoadedModel, images: CaptionedImages, metric: str, prompts: int, budgets: Mapping[PresetName, int],
-    precision: Precision,
+    model: LoadedModel, images: CaptionedImages, reference: CaptionedImages | None, metric: str, prompts: int,
+    budgets: Mapping[PresetName, int], precision: Precision,
 ) -> Presets:  # fmt: skip
     """The presets; measurements are kept in the cache, in a folder for everything they depend on but the settings."""
     pipeline = model.pipeline
@@ -96,7 +101,7 @@ def _tune(
     folder = cache_folder() / "tune" / fingerprint(pipeline.trained(), repr(same))[:32]
     with locked(folder):
         tuner = Tuner(
-            pipeline, images.captions, model.config.run.data.eval_reference("validation"), metric, prompts,
+            pipeline, images.captions, reference, metric, prompts,
             folder / "measurements.jsonl", precision=precision, progress=sys.stderr.isatty(),
         )  # fmt: skip
         presets = tuner.choose(model.config.run.sampling, budgets)

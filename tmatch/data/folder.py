@@ -12,10 +12,13 @@ from tmatch.data.sources.source import Entry, Labels, LocalSource, Unusable, row
 
 
 class FolderImages(CaptionedImages):
-    """The images of a folder or file, centre-cropped to `size` pixels; every `fold`-th image is held out."""
+    """The images of a folder or file, centre-cropped to `size` pixels; every `fold`-th image is held out.
+
+    `part` selects some of them.
+    """
 
     def __init__(
-        self, folder: Path, size: int, *, held_out: bool = False, fold: int = 20, limit: int | None = None,
+        self, folder: Path, size: int, *, held_out: bool = False, fold: int = 20, part: slice = slice(None),
         labels: Labels = "auto",
     ) -> None:  # fmt: skip
         self.source = open_local(folder, labels)
@@ -23,7 +26,7 @@ class FolderImages(CaptionedImages):
         if len(rows) < 2:
             raise ValueError(f"{folder} has {len(rows)} images; at least two are needed, since one is held out.")
         every = min(fold, len(rows))
-        chosen = [row for k, row in enumerate(rows) if (k % every == every - 1) == held_out][:limit]
+        chosen = [row for k, row in enumerate(rows) if (k % every == every - 1) == held_out][part]
         self.names = [row.name for row in chosen]
         self.captions = [row.captions[0] if row.captions else row.label for row in chosen]
         self.classes = self.source.classes

@@ -169,7 +169,9 @@ def _manifest(folder: Path) -> Manifest:
         if manifest.samples != (found := manifest.sizes().total()):
             raise ValueError(f"its shards have {found:,} samples instead of {manifest.samples:,}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} is no valid manifest ({first_line(error)}); run `tmatch prepare` again.") from error
+        raise ValueError(
+            f"{file} is not a valid manifest ({first_line(error)}); run `tmatch prepare` again."
+        ) from error
     if manifest.samples == 0:
         raise ValueError(f"{folder} contains no samples: every row was skipped, for the reasons in its skipped.jsonl.")
     return manifest

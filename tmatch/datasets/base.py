@@ -25,6 +25,11 @@ REFERENCE_IMAGES = 10_000
 """Real images that metrics compare generated images with, where the data has as many."""
 
 
+def halves(count: int) -> dict[str, slice]:
+    """At most `count` of the images held out for each split: every other one."""
+    return {"test": slice(0, 2 * count, 2), "validation": slice(1, 2 * count, 2)}
+
+
 class WordsConfig(Config):
     """Text encoder that is trained with the generator."""
 
@@ -170,6 +175,12 @@ class DataConfig(Config, ABC):
     def eval_reference(self, split: Split = "test") -> CaptionedImages | None:
         """Real images that the distribution of generated images is compared with."""
         return self.eval_prompts(REFERENCE_IMAGES, split)
+
+    def at(self, folder: Path | None) -> "DataConfig":
+        """The same data in another folder, if one is given."""
+        if folder is not None:
+            raise ValueError("The model was not trained on a folder of images; leave out --data.")
+        return self
 
     def anonymous(self) -> "DataConfig":
         """The same without paths of this machine, for export."""

@@ -8,7 +8,7 @@ from pydantic import Field
 from tmatch.config import Dimension, NonemptyPath
 from tmatch.data import CaptionedImages, FolderImages
 from tmatch.data.sources.source import Labels
-from tmatch.datasets.base import Split
+from tmatch.datasets.base import Split, halves
 from tmatch.datasets.images import ImageData
 
 
@@ -16,7 +16,7 @@ class FolderData(ImageData):
     """A folder of images, or a .npz, idx or CIFAR file; one image in twenty is held out for validation."""
 
     kind: Literal["folder"] = "folder"
-    folder: NonemptyPath = Field(default=Path("images"), description="folder or file of the images")
+    folder: NonemptyPath | None = Field(default=Path("images"), description="folder or file of the images")
     size: Dimension = Field(default=32, description="height and width to crop and resize each image to, in pixels")
 
     labels: Labels = Field(
@@ -29,13 +29,24 @@ class FolderData(ImageData):
         return str(self.folder)
 
     def training(self) -> CaptionedImages:
-        return FolderImages(self.folder, self.size, labels=self.labels)
+        return FolderImages(self._known(), self.size, labels=self.labels)
 
     def validation(self, count: int) -> CaptionedImages:
-        return FolderImages(self.folder, self.size, held_out=True, limit=count, labels=self.labels)
+        return self._held_out(slice(count))
 
     def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
-        return self.validation(count)
+        return None if split == "withheld" else self._held_out(halves(count)[split])
+
+    def at(self, folder: Path | None) -> "FolderData":
+        return self if folder is None else self.model_copy(update={"folder": folder})
 
     def anonymous(self) -> "FolderData":
-        return self.model_copy(update={"folder": Path("images")})
+        return self.model_copy(update={"folder": None})
+
+    def _held_out(self, part: slice) -> FolderImages:
+        return FolderImages(self._known(), self.size, held_out=True, part=part, labels=self.labels)
+
+    def _known(self) -> Path:
+        if self.folder is None:
+            raise ValueError("The model does not store where its images are: pass their folder (--data).")
+        return self.folder

@@ -14,7 +14,7 @@ from tmatch.codec.patch import require_images, require_unit_range
 from tmatch.conditioning.base import require_text
 from tmatch.data import CaptionedImages
 from tmatch.data.encode import encode_dataset
-from tmatch.datasets.base import REFERENCE_IMAGES, Dataset, OpenContext, Split
+from tmatch.datasets.base import Dataset, OpenContext, Split, halves
 from tmatch.datasets.images import ImageData
 from tmatch.tensors import State, require_finite
 
@@ -87,10 +87,12 @@ class TensorData(ImageData):
         return self._split(held_out=False)
 
     def validation(self, count: int) -> CaptionedImages:
-        return self._split(held_out=True, limit=count)
+        return self._split(held_out=True, part=slice(count))
 
     def eval_prompts(self, count: int, split: Split = "test") -> CaptionedImages | None:
-        return None if self._images is None else self.validation(count)
+        if self._images is None or split == "withheld":
+            return None
+        return self._split(held_out=True, part=halves(count)[split])
 
     def autoencoder(self, given: str | None) -> str:
         if self._latent and given is not None:
@@ -112,13 +114,13 @@ class TensorData(ImageData):
         """Digest of the pixels, too."""
         return hashlib.sha256(f"{super().fingerprint(images, codec)} {images.fingerprint()}".encode()).hexdigest()
 
-    def _split(self, held_out: bool, limit: int = REFERENCE_IMAGES) -> TensorImages:
+    def _split(self, held_out: bool, part: slice = slice(None)) -> TensorImages:
         if self._images is None:
             raise ValueError("Tensors are given in Python and not stored: pass TensorData(images, ...) to fit.")
         count = len(self._images)
         every = min(FOLD, count)
         chosen = [k for k in range(count) if (k % every == every - 1) == held_out]
-        return self._images.part(chosen[:limit] if held_out else chosen)
+        return self._images.part(chosen[part])
 
 
 def _captioned(

@@ -180,7 +180,7 @@ class Tuner:
         return self.sign * fmean(m.score for m in found), -self.work(found[0])
 
     def distinct(self, settings: Sequence[SamplingConfig]) -> list[SamplingConfig]:
-        """The settings without those that generate the same images as an earlier one, to all appearances."""
+        """The first of the settings with each sequence of scores: equal ones make the same images."""
         images = {tuple(self.measure(s, block).score for block in range(SEARCH)): s for s in reversed(settings)}
         return list(reversed(images.values()))
 

@@ -51,7 +51,7 @@ class SamplingConfig(Config):
     solver: str = _option("euler", f"ODE solver of the head, or of 'glass': {', '.join(SOLVERS)}", "head")
     head_steps: SamplingSteps = _option(4, "solver steps of the head, or of 'glass', per transition", "head")
     last_head_steps: SamplingSteps | None = _option(
-        None, "solver steps of the head for the last tokens; they fall linearly from head_steps; None: constant", "head"
+        None, "solver steps of the head at the end of a line that starts at head_steps; None: constant", "head"
     )
     head_schedule: HeadProgress = _option(
         "tokens", "what the number of head steps falls over: the tokens of a state, or time", "head"

@@ -20,6 +20,7 @@ from tmatch.rng import seeded_init
 from tmatch.runs.config import ModelConfig, RunConfig
 from tmatch.runs.finetune import apply_init, matching_names
 from tmatch.runs.load import merge_lora, read_config
+from tmatch.sampler import build_sampler
 from tmatch.train import GeneratorTask, Task, Trainer, checkpoint
 from tmatch.train.launch import init_distributed
 from tmatch.train.resume import require_resumable
@@ -69,6 +70,7 @@ def preflight_generator(run: RunConfig, out: Path) -> None:
     default = SamplingConfig()
     changed = [name for name, value in run.sampling if value != getattr(default, name)]
     require_applicable(model.kernel, run.sampling, changed, "--sampling.")
+    model.check_sampler(build_sampler(run.sampling.sampler))
     run.data.require_available()
 
 

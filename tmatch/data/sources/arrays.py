@@ -45,7 +45,7 @@ class ArraySource(LocalSource):
 
     def __init__(self, name: str, files: Sequence[Path], arrays: Arrays, labels: Labels = "auto") -> None:
         if labels == "folders":
-            raise ValueError(f"{name} is no folder of images: its labels are its own (--labels auto), or none.")
+            raise ValueError(f"{name} is not a folder of images: its labels are its own (--labels auto), or none.")
         self.name = name
         self.files = files
         self.images = _checked(name, arrays.images)
@@ -108,6 +108,6 @@ def _as_labels(name: str, labels: np.ndarray, count: int) -> list[int]:
     if labels.size != count:
         raise ValueError(f"{name} has {count:,} images, but {labels.size:,} labels; their numbers must agree.")
     if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"The labels of {name} are no integers, but {labels.dtype}; store the index of each class.")
+        raise ValueError(f"The labels of {name} must be integers, not {labels.dtype}; store the index of each class.")
     found: list[int] = labels.reshape(-1).tolist()
     return found

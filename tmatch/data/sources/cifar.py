@@ -47,5 +47,7 @@ def read_cifar(name: str, files: Sequence[Path]) -> Arrays:
 def _records(file: Path, layout: Layout) -> np.ndarray:
     content, size = np.fromfile(file, np.uint8), layout.labels + 3 * SIDE**2
     if len(content) == 0 or len(content) % size:
-        raise ValueError(f"{file} is truncated: its {len(content):,} bytes are no multiple of {size:,}; copy it again.")
+        raise ValueError(
+            f"{file} is truncated: its {len(content):,} bytes are not a multiple of {size:,}; copy it again."
+        )
     return content.reshape(-1, size)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -20,14 +19,16 @@ from tmatch.data.sources.source import (
     Unusable,
     as_captions,
     decode_caption,
+    in_order,
     parse_json,
     read_file,
+    require_classes,
     require_inside,
     row_digest,
     single_image,
 )
 
-METADATA = "metadata.jsonl"
+METADATA, LABEL = "metadata.jsonl", "label"
 LINKED = "/"
 """Ends the name of a row that is a link to a folder."""
 
@@ -67,7 +68,8 @@ class FileSource(LocalSource):
 class MetadataSource(FileSource):
     """The images that `metadata.jsonl` lists, one {"file_name": ..., "text": ...} per line.
 
-    A text may be a list of captions; `column` names another key for captions, None reads none.
+    A text may be a list of captions; `column` names another key for captions, None reads none. If no line has strings
+    but the `label` of its class, the rows have labels, and are in a fixed random order.
     """
 
     def __init__(self, folder: Path, column: str | None = "text") -> None:
@@ -76,12 +78,20 @@ class MetadataSource(FileSource):
         self.lines = [line for line in lines if line.strip()]
         self.column = column if any(map(_may_have_caption, self.lines)) else None
         self.captioned = self.column is not None
+        self.numbers, self.index = list(range(len(self.lines))), {}
+        if column is not None and not self.captioned:
+            labels = [label for line in self.lines if (label := _label(line)) is not None]
+            self.index = {name: k for k, name in enumerate(in_order(labels))}
+            if labels:
+                self.numbers = permutation(len(self.lines), "images").tolist()
+                self.lines = [self.lines[k] for k in self.numbers]
+                self.classes = require_classes(str(folder), list(self.index), [self.index[label] for label in labels])
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def key(self, index: int) -> str:
-        return f"{METADATA}, image {index + 1}"
+        return f"{METADATA}, image {self.numbers[index] + 1}"
 
     def listed(self, rows: range) -> str:
         return row_digest([self.column, *self.lines[rows.start : rows.stop]])
@@ -91,6 +101,10 @@ class MetadataSource(FileSource):
         name = row.get("file_name")
         if not isinstance(name, str):
             raise Unusable("no file_name")
+        if self.classes is not None:
+            if (label := _label(self.lines[index])) is None:
+                raise Unusable(f"{name} has no '{LABEL}', as other images have")
+            return Entry(name, label=self.index[label])
         if self.column is None:
             return Entry(name)
         if self.column not in row:
@@ -102,9 +116,19 @@ class MetadataSource(FileSource):
 def _may_have_caption(line: bytes) -> bool:
     """Whether a line of `metadata.jsonl` has a key that could be a caption."""
     try:
-        return bool(parse_json(line).keys() - {"file_name"})
+        row = parse_json(line)
     except Unusable:
         return False
+    return any(isinstance(row[key], str | list) for key in row.keys() - {"file_name", LABEL})
+
+
+def _label(line: bytes) -> str | None:
+    """The class that a line of `metadata.jsonl` names, by a string or a number."""
+    try:
+        label = parse_json(line).get(LABEL)
+    except Unusable:
+        return None
+    return str(label) if isinstance(label, str | int) else None
 
 
 class PairSource(FileSource):
@@ -157,6 +181,7 @@ class ImageFiles(FileSource):
         super().__init__(folder)
         self.names = [names[k] for k in permutation(len(names), "images").tolist()]
         self.classes = classes
+        self.index = {name: k for k, name in enumerate(classes or ())}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -170,8 +195,7 @@ class ImageFiles(FileSource):
     def entry(self, index: int) -> Entry:
         name = self.names[index]
         require_no_link(name)
-        label = None if self.classes is None else bisect_left(self.classes, name.partition("/")[0])
-        return Entry(name, label=label)
+        return Entry(name, label=self.index.get(name.partition("/")[0]))
 
 
 def require_no_link(name: str) -> None:

@@ -16,7 +16,7 @@ from tmatch.data.sources.files import (
     list_files,
     split_row,
 )
-from tmatch.data.sources.source import Labels, require_classes
+from tmatch.data.sources.source import Labels, in_order, require_classes
 from tmatch.data.sources.splits import SPLITS
 
 
@@ -60,7 +60,7 @@ def _in_classes(folder: Path, names: Sequence[str]) -> ImageFiles:
     if outside := [name for name in names if "/" not in name]:
         raise ValueError(f"{folder} has images outside of the folders of classes, such as {outside[0]}; move them.")
     with os.scandir(folder) as found:
-        classes = sorted(one.name for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != ".")
+        classes = in_order(one.name for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != ".")
     if classes and all(name in SPLITS for name in classes):
         raise ValueError(f"{folder} holds the splits {', '.join(classes)}; pass one of them, as {folder / classes[0]}.")
     index = {name: k for k, name in enumerate(classes)}

@@ -37,7 +37,7 @@ def read_idx(file: Path, axes: int) -> np.ndarray:
         raise ValueError(f"{file} is truncated or damaged ({error}); copy it again.") from error
     start = 4 + 4 * axes
     if content[:4] != bytes((0, 0, 8, axes)) or len(content) < start:
-        raise ValueError(f"{file} is no idx file of bytes with {axes} axes; check its name and copy it again.")
+        raise ValueError(f"{file} is not an idx file of bytes with {axes} axes; check its name and copy it again.")
     shape = np.frombuffer(content, ">u4", axes, 4).tolist()
     if len(content) != start + math.prod(shape):
         sizes = f"{start + math.prod(shape):,} bytes instead of {len(content):,}"

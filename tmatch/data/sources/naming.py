@@ -36,12 +36,12 @@ def open_source(
     if not path.exists():
         if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
             raise ValueError(f"There is no file or folder {name}; data sets on the Hub are named owner/name.")
+        _require_captions(name, labels)
         return open_table(name, image, text, path=name, split=split)
     kinds = _kinds(path)
     if local := _local(path, kinds, text, split, labels):
         return local
-    if labels != "auto":
-        raise ValueError(f"{name} is read with its captions: leave out --labels.")
+    _require_captions(name, labels)
     if tables := kinds.get(".parquet"):
         return open_parquet(name, files_of_split(name, tables, split), image, text)
     _require_no_split(name, split)
@@ -78,6 +78,11 @@ def _local(
         _require_no_split(str(path), split)
         return open_folder(path, text, labels)
     return None
+
+
+def _require_captions(name: str, labels: Labels) -> None:
+    if labels != "auto":
+        raise ValueError(f"{name} is read with its captions: leave out --labels.")
 
 
 def _require_no_split(name: str, split: str) -> None:

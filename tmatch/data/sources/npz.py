@@ -27,7 +27,7 @@ def read_npz(name: str, files: Sequence[Path]) -> Arrays:
         with np.load(files[0], allow_pickle=False) as found:
             arrays = [_first(found, names) for names in (IMAGES, LABELS, CLASSES)]
     except DAMAGED as error:
-        raise ValueError(f"{files[0]} is no valid .npz file of plain arrays ({first_line(error)}).") from error
+        raise ValueError(f"{files[0]} is not a valid .npz file of plain arrays ({first_line(error)}).") from error
     images, labels, classes = arrays
     if images is None:
         raise ValueError(f"{files[0]} has no array named {', '.join(IMAGES[:-1])} or {IMAGES[-1]}: rename its images.")

@@ -121,6 +121,12 @@ def conditions_in_words(captioned: bool, classes: Sequence[str] | None) -> str:
     return "without captions or labels" if classes is None else f"of {len(classes):,} classes"
 
 
+def in_order(classes: Iterable[str]) -> list[str]:
+    """The names of classes in their order: that of the numbers if all are numbers, and else of the alphabet."""
+    names = set(classes)
+    return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+
+
 def require_classes(name: str, classes: Sequence[str], labels: Sequence[int]) -> tuple[str, ...]:
     """The classes, of which there are several, each with an image; raises for other labels."""
     found = set(labels)
