@@ -1,27 +1,26 @@
-"""CPU seconds of one core until flow matching on `shapes` reaches a fixed quality, for several recipes.
+"""CPU seconds of one core until flow matching reaches a fixed quality, for several ways of training.
 
-    python benchmarks/time_to_quality.py [--settings today shapes-fm] [--seeds 1 2 3]
+    python benchmarks/time_to_quality.py [--tasks shapes] [--settings adamw muon] [--seeds 1 2 3]
 
 Each run is trained on one thread. In its second half, after every twentieth of the run, its averaged weights generate
-images for validation captions, with 16 Euler steps and guidance 2 for all recipes. The quality is reached when .85 of
-the captions are satisfied and the validation loss, at uniform times, is no more than that of the first run. Evaluation
-does not count, checkpoints do. Runs resume, and finished ones are kept in --work. `make docs` writes
-docs/time_to_quality.md.
+images for validation prompts, with 16 Euler steps and the same guidance for all. On `shapes` the quality is .85 of the
+captions satisfied, and a validation loss (at uniform times) of at most that of the first run that satisfies as many. On
+Fashion-MNIST, which `tmatch data fashion-mnist --out data/fashion-mnist` writes, it is a Frechet distance. Evaluation
+does not count, checkpoints do. Runs resume, and finished ones are kept in --work; rows of other settings and seeds stay
+in --out. `make docs` writes docs/time_to_quality.md.
 """
 
 import argparse
 import json
-import shlex
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tmatch.datasets import shapes_split
 from tmatch.eval.evaluate import evaluate
 from tmatch.files import write_text
 from tmatch.generation import TextToImage
@@ -31,27 +30,56 @@ from tmatch.runs import RunConfig
 from tmatch.runs.fit import build_trainer
 from tmatch.train import GeneratorTask
 
-CAPTIONS, PARTS = 0.85, 20
-SAMPLING = SamplingConfig(steps=16, guidance=2.0)
-ADAMW = {"train.optimizer": "adamw", "train.learning_rate": 2e-3}
-MUON = {"train.optimizer": "muon", "train.learning_rate": 4e-3, "density": "logit-normal"}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "AdamW, uniform times": {"train.steps": 25_000, "density": "uniform", **ADAMW},
-    "the same, a shorter run": {"train.steps": 7_500, "density": "uniform", **ADAMW},
-    "Muon, logit-normal times": {"train.steps": 5_000, **MUON},
-    "batch 128": {"train.steps": 3_200, "train.batch_size": 128, **MUON},
-}
-"""Changes to the recipe shapes-fm."""
+PARTS, STEPS = 20, 16
+ADAMW = {"train.optimizer": "adamw", "density": "uniform"}
+MUON = {"train.optimizer": "muon", "density": "logit-normal"}
 Row = dict[str, Any]
 
 
-def configure(changes: dict[str, Any], seed: int) -> RunConfig:
-    """The recipe with some settings changed, by dotted names."""
-    run = RECIPES["shapes-fm"]()
+@dataclass(frozen=True)
+class Task:
+    """A recipe, the changes to it that are compared, by dotted names, and the quality to reach."""
+
+    recipe: str
+    guidance: float
+    metric: str
+    score: str
+    bar: float
+    settings: dict[str, Row]
+
+    def reached(self, row: Row, loss: float) -> bool:
+        """Whether an evaluation is as good; a score between 0 and 1 is better if larger."""
+        good = row["score"] >= self.bar if self.bar < 1 else row["score"] <= self.bar
+        return good and bool(row["validation_loss"] <= loss)
+
+
+TASKS = {
+    "shapes": Task(
+        "shapes-fm", 2.0, "captions", "captions_satisfied", 0.85,
+        {
+            "adamw": {"train.steps": 25_000, "train.learning_rate": 2e-3, **ADAMW},
+            "adamw, short": {"train.steps": 7_000, "train.learning_rate": 2e-3, **ADAMW},
+            "muon": {"train.steps": 5_000, "train.learning_rate": 4e-3, **MUON},
+            "muon, batch 128": {"train.steps": 3_200, "train.learning_rate": 4e-3, "train.batch_size": 128, **MUON},
+        },
+    ),
+    "fashion-mnist": Task(
+        "fashion-mnist-fm", 1.0, "frechet", "frechet_distance", 30.0,
+        {
+            "adamw": {"train.steps": 3_000, "train.learning_rate": 1e-3, **ADAMW},
+            "muon": {"train.steps": 2_000, "train.learning_rate": 2e-3, **MUON},
+        },
+    ),
+}  # fmt: skip
+
+
+def configure(task: Task, changes: Row, seed: int) -> RunConfig:
+    """The recipe with some settings changed."""
+    run = RECIPES[task.recipe]()
     assert isinstance(run, RunConfig)
     settings = run.model_dump()
     quiet = {"train.validate_every": 0, "train.preview_every": 0, "train.checkpoint_every": changes["train.steps"]}
-    for name, value in ({**changes, **quiet, "train.seed": seed}).items():
+    for name, value in {**changes, **quiet, "train.seed": seed}.items():
         *groups, last = name.split(".")
         group = settings
         for key in groups:
@@ -60,12 +88,14 @@ def configure(changes: dict[str, Any], seed: int) -> RunConfig:
     return RunConfig.model_validate(settings)
 
 
-def train(changes: dict[str, Any], seed: int, prompts: int, out: Path) -> Row:
+def train(task: Task, changes: Row, seed: int, prompts: int, out: Path) -> list[Row]:
     """Train a run, and evaluate it in its second half."""
     torch.set_num_threads(1)
-    run, log = configure(changes, seed), out / "quality.json"
+    run, log = configure(task, changes, seed), out / "quality.json"
     trainer, dataset = build_trainer(run, out)
-    images = shapes_split(prompts, "validation")
+    images, reference = run.data.eval_prompts(prompts, "validation"), run.data.eval_reference("validation")
+    assert images is not None
+    sampling = SamplingConfig(steps=STEPS, guidance=task.guidance)
     rows: list[Row] = json.loads(log.read_text()) if log.exists() else []
     trainer.resume()
     for part in range(PARTS // 2, PARTS + 1):
@@ -76,68 +106,77 @@ def train(changes: dict[str, Any], seed: int, prompts: int, out: Path) -> Row:
             seconds = time.process_time() - started + (rows[-1]["cpu_seconds"] if rows else 0)
             rows.append({"step": trainer.step, "cpu_seconds": round(seconds, 1)})
             write_text(log, json.dumps(rows, indent=1) + "\n")
-        if rows[-1]["step"] == until and "captions" not in rows[-1]:
-            task = trainer.ema
-            assert isinstance(task, GeneratorTask)
-            pipeline = TextToImage(task.model, task.encoder, dataset.codec, dataset.shape, dataset.grids)
-            found = evaluate(pipeline, images.captions, None, ("captions",), SAMPLING)
-            loss = round(task.validate()["mean"], 4)
-            rows[-1] |= {"captions": found["captions_satisfied"], "validation_loss": loss}
+        if rows[-1]["step"] == until and "score" not in rows[-1]:
+            average = trainer.ema
+            assert isinstance(average, GeneratorTask)
+            pipeline = TextToImage(average.model, average.encoder, dataset.codec, dataset.shape, dataset.grids)
+            found = evaluate(pipeline, images.captions, reference, (task.metric,), sampling)
+            rows[-1] |= {"score": found[task.score], "validation_loss": round(average.validate()["mean"], 4)}
             print(out.name, rows[-1], flush=True)
             write_text(log, json.dumps(rows, indent=1) + "\n")
-    return {"settings": changes, "seed": seed, "steps": run.train.steps, "rows": rows}
+    return rows
 
 
-def reached(rows: list[Row], loss: float) -> Row | None:
-    """The first evaluation of the quality."""
-    return next((row for row in rows if row["captions"] >= CAPTIONS and row["validation_loss"] <= loss), None)
+def table(task: Task, runs: list[Row]) -> list[str]:
+    """The rows of one task."""
+    good = [row for row in runs[0]["rows"] if task.reached(row, float("inf"))]
+    loss = (good or runs[0]["rows"])[0 if good else -1]["validation_loss"]
+    lines = [
+        f"The quality is a {task.metric} score of {task.bar:g} and a validation loss of at most {loss}, which is where "
+        "the first run reaches this score." if good else "The first run does not reach the quality.",
+        "",
+        "| settings | seed | steps of the run | steps | CPU seconds | score | validation loss | score at the end |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for run in runs:
+        row = next((row for row in run["rows"] if task.reached(row, loss)), None)
+        cells = ["not reached", "", "", ""]
+        if row is not None:
+            cells = [f"{row['step']:,}", f"{row['cpu_seconds']:.0f}", f"{row['score']:g}", str(row["validation_loss"])]
+        last, steps = run["rows"][-1], f"{run['changes']['train.steps']:,}"
+        lines.append(f"| {run['settings']} | {run['seed']} | {steps} | {' | '.join(cells)} | {last['score']:g} |")
+    return [*lines, ""]
 
 
 def report(result: Row) -> str:
     """The page docs/time_to_quality.md."""
     lines = ["# Training time to a fixed quality", "", "<!-- Generated by `make docs`; do not edit. -->", ""]
     lines += [
-        f"CPU seconds of one core until the averaged weights satisfy {CAPTIONS:.0%} of {result['prompts']:,}",
-        "validation captions of `shapes`, in 16 Euler steps with guidance 2, and their validation loss is at most",
-        f"{result['loss']}, which is where the first run satisfies as many.",
-        f"`{result['command']}` measures these numbers.",
+        "CPU seconds of one core until the averaged weights of flow matching reach a quality on",
+        f"{result['prompts']:,} validation prompts, in {STEPS} Euler steps; without evaluation, with checkpoints. Runs",
+        "are evaluated in their second half, after every twentieth of the run. `python benchmarks/time_to_quality.py`",
+        "measures these numbers and defines the settings.",
         "",
-        "| settings | seed | steps of the run | steps | CPU seconds | captions | validation loss | at the end |",
-        "|---|---|---|---|---|---|---|---|",
     ]
-    for run in result["runs"]:
-        found, last = reached(run["rows"], result["loss"]), run["rows"][-1]
-        cells = ["not reached", "", "", ""]
-        if found is not None:
-            cells = [f"{found['step']:,}", f"{found['cpu_seconds']:.0f}", *map(str, list(found.values())[2:])]
-        lines.append(
-            f"| {run['name']} | {run['seed']} | {run['steps']:,} | {' | '.join(cells)} | {last['captions']:.3f} |"
-        )
-    return "\n".join(lines) + "\n"
+    for name, task in TASKS.items():
+        if runs := [run for run in result["runs"] if run["task"] == name]:
+            lines += [f"## {name}", "", *table(task, runs)]
+    return "\n".join(lines[:-1]) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--settings", nargs="+", default=["adamw", "muon"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("runs/time_to_quality"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/time_to_quality.json"))
     args = parser.parse_args()
-    jobs = [(name, seed) for seed in args.seeds for name in args.settings]
+    jobs = [(task, name, seed) for task in args.tasks for seed in args.seeds for name in args.settings]
+    result: Row = json.loads(args.out.read_text()) if args.out.exists() else {"runs": []}
+    kept = [run for run in result["runs"] if (run["task"], run["settings"], run["seed"]) not in jobs]
     with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
-        futures = [
-            pool.submit(train, SETTINGS[name], seed, args.prompts, args.work / f"{list(SETTINGS).index(name)}-{seed}")
-            for name, seed in jobs
-        ]
-        runs = [{"name": name, **future.result()} for (name, _), future in zip(jobs, futures, strict=True)]
-    first = next((row for row in runs[0]["rows"] if row["captions"] >= CAPTIONS), runs[0]["rows"][-1])
-    result = {
-        "command": shlex.join(["python", "benchmarks/time_to_quality.py", *sys.argv[1:]]),
-        "prompts": args.prompts,
-    }
-    args.out.write_text(json.dumps({**result, "loss": first["validation_loss"], "runs": runs}, indent=1) + "\n")
+        futures = []
+        for task, name, seed in jobs:
+            changes, out = TASKS[task].settings[name], args.work / task / f"{name.replace(', ', '-')}-{seed}"
+            given = {"task": task, "settings": name, "seed": seed, "changes": changes}
+            futures.append((given, pool.submit(train, TASKS[task], changes, seed, args.prompts, out)))
+        runs = [*kept, *({**given, "rows": future.result()} for given, future in futures)]
+    order = {(task, name): k for task in TASKS for k, name in enumerate(TASKS[task].settings)}
+    runs.sort(key=lambda run: (order[run["task"], run["settings"]], run["seed"]))
+    args.out.write_text(json.dumps({"prompts": args.prompts, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
