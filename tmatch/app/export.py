@@ -29,7 +29,8 @@ def main(
     """
     loaded = load_model(model)
     export(loaded, out, ENCODER_DTYPES[dtype])
-    print(f"wrote {out}; use it with: tmatch generate {example(loaded.pipeline.encoder)[0]} --model {out}")
+    command = f"tmatch generate {example(loaded.pipeline.encoder)[0]}".rstrip()
+    print(f"wrote {out}; use it with: {command} --model {out}")
     if push is None:
         return
     try:

@@ -68,10 +68,11 @@ def main(
     loaded = load_model(model)
     _require_writable(model, loaded)
     given = () if metric is None else (metric,)
-    source = loaded.config.run.data.at(data)
-    images, metrics = evaluation_set(model, source, given, (SEARCH + FRESH) * prompts, "validation")
+    source, count = loaded.config.run.data.at(data), (SEARCH + FRESH) * prompts
+    images, metrics = evaluation_set(model, source, given, count, "validation")
     lookup("metric", METRICS, metrics[0])
     compute.prepare(loaded.pipeline)
+    print(f"tmatch: tuning {metrics[0]} on up to {count:,} prompts; rerun the command to resume", file=sys.stderr)
     reference = source.eval_reference("validation")
     found = _tune(loaded, images, reference, metrics[0], prompts, budgets, compute.precision)
     text = found.model_dump_json(indent=2)

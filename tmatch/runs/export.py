@@ -43,7 +43,7 @@ pipe = Pipeline.from_pretrained("{title}")  # this folder, or its name on the hu
 pipe({given}).images[0].save("image.png")
 ```
 
-Trained for up to {run.train.steps:,} steps of {run.train.batch_size:,} images at a learning rate of
+Trained for {trained} steps of {run.train.batch_size:,} images at a learning rate of
 {run.train.learning_rate:g}; the weights are averaged. Default sampling: {steps} and guidance {sampling.guidance:g}.
 {more}
 Training data, its licence, and intended use: fill in here.
@@ -172,5 +172,13 @@ def model_card(model: LoadedModel, title: str) -> str:
         raise ValueError(f"{result} is damaged ({error}); remove it to export without a result.") from error
     shape, (_, given) = " x ".join(map(str, config.shape)), example(model.pipeline.encoder)
     task = "text-to-image" if given.startswith('"') else "unconditional-image-generation"
-    card = {"run": config.run, "parameters": parameters / 1e6, "shape": shape, "steps": steps, "sampling": sampling}
+    trained = f"{config.run.train.steps:,}" if model.step is None else f"{model.step:,} of {config.run.train.steps:,}"
+    card = {
+        "trained": trained,
+        "run": config.run,
+        "parameters": parameters / 1e6,
+        "shape": shape,
+        "steps": steps,
+        "sampling": sampling,
+    }
     return CARD.format(title=title, more=more, task=task, given=given, **card)

@@ -1,6 +1,7 @@
 """Trained models: those that ship with the package, and those that runs write."""
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,12 +35,16 @@ MODELS = tuple(sorted(folder.parent.name for folder in _PACKAGE.glob("*/model.js
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, its configuration, its folder, and the presets that `tmatch tune` chose, if it did."""
+    """A model, its configuration, its folder, and the presets that `tmatch tune` chose, if it did.
+
+    `step` is that of the checkpoint of an unfinished run, whose averaged weights it has.
+    """
 
     pipeline: TextToImage
     config: ModelConfig
     folder: Path
     presets: Presets | None = None
+    step: int | None = None
 
     def sampling(self, preset: str | None = None) -> SamplingConfig:
         """The settings of a preset; by default those of 'balanced', or of the run if there are no presets."""
@@ -82,7 +87,17 @@ def load_model(name: str | Path, hub: HubOptions = HubOptions()) -> LoadedModel:
     if channels % prod(config.run.patch) or codec.encode(pixels).shape[-1] != channels:
         raise ValueError(f"{folder / 'model.json'} does not fit its autoencoder: a token has {channels} numbers.")
     pipeline = TextToImage(model, conditioner, codec, config.shape, config.grids)
-    return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder, presets)
+    return LoadedModel(pipeline.requires_grad_(False).eval(), config, folder, presets, _unfinished(folder, config))
+
+
+def _unfinished(folder: Path, config: ModelConfig) -> int | None:
+    """The step of the checkpoint that stands for an unfinished run; says so."""
+    checkpoint_folder = _weights_in(folder)
+    if checkpoint_folder.is_file():
+        return None
+    step = int(checkpoint_folder.name.removeprefix("step-"))
+    print(f"tmatch: {folder} is not finished: loaded step {step:,} of {config.run.train.steps:,}", file=sys.stderr)
+    return step
 
 
 def is_model(name: str) -> bool:
@@ -152,8 +167,9 @@ def _folder(name: str, hub: HubOptions) -> Path:
         return folder
     if folder.exists():
         raise ValueError(f"{folder} is not a trained model, since it has no model.json; give the folder of a run.")
+    hint = "" if "/" in name else did_you_mean(name, MODELS)
     choices = f"the folder of a run, {HUB}owner/name for a model on the hub, or one of {', '.join(MODELS)}"
-    raise ValueError(f"There is no model '{name}'{did_you_mean(name, MODELS)}; give {choices}.")
+    raise ValueError(f"There is no model '{name}'{hint}; give {choices}.")
 
 
 def _weights_in(folder: Path) -> Path:

@@ -33,6 +33,7 @@ def _recognized(folder: Path, column: str) -> FileSource:
     if any(images and captions for _, images, captions in map(split_row, rows)):
         return PairSource(folder, rows)
     names = _images(folder, rows)
+    _require_no_splits(folder, {name.partition("/")[0] for name in names})
     above = {name.rpartition("/")[0] for name in names if not name.endswith(LINKED)}
     classes = len(above) > 1 and not any(parent == "" or "/" in parent for parent in above)
     return _in_classes(folder, names) if classes else ImageFiles(folder, names)
@@ -61,10 +62,15 @@ def _in_classes(folder: Path, names: Sequence[str]) -> ImageFiles:
         raise ValueError(f"{folder} has images outside of the folders of classes, such as {outside[0]}; move them.")
     with os.scandir(folder) as found:
         classes = in_order(one.name for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != ".")
-    if classes and all(name in SPLITS for name in classes):
-        raise ValueError(f"{folder} holds the splits {', '.join(classes)}; pass one of them, as {folder / classes[0]}.")
+    _require_no_splits(folder, set(classes))
     index = {name: k for k, name in enumerate(classes)}
     return ImageFiles(folder, names, require_classes(str(folder), classes, [index[owner] for owner in owners]))
+
+
+def _require_no_splits(folder: Path, tops: set[str]) -> None:
+    if tops and tops <= set(SPLITS):
+        names = sorted(tops)
+        raise ValueError(f"{folder} holds the splits {', '.join(names)}; pass one of them, as {folder / names[0]}.")
 
 
 def _listed(folder: Path) -> list[str]:

@@ -34,7 +34,7 @@ def open_source(
     """
     path = nonempty_path(name)
     if not path.exists():
-        if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
+        if path.is_absolute() or name.startswith(".") or name.count("/") != 1:
             raise ValueError(f"There is no file or folder {name}; data sets on the Hub are named owner/name.")
         _require_captions(name, labels)
         return open_table(name, image, text, path=name, split=split)
@@ -60,7 +60,9 @@ def open_source(
 def open_local(path: Path, labels: Labels = "auto") -> LocalSource:
     """A folder of images, or the training split of arrays of images."""
     if not path.exists():
-        raise ValueError(f"The folder {path} does not exist; pass one that contains images.")
+        raise ValueError(
+            f"The folder {path} does not exist; pass one that contains images, or write one with `tmatch data`."
+        )
     if (source := _local(path, _kinds(path), labels=labels)) is None:
         raise ValueError(f"{path} contains no images, .npz, idx or CIFAR files; run `tmatch prepare` on other formats.")
     return source
