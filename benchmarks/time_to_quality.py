@@ -2,8 +2,8 @@
 
     python benchmarks/time_to_quality.py [--tasks shapes] [--settings adamw muon] [--seeds 1 2 3]
 
-Each run is trained on one thread. After each of the last nine twentieths of a run, its averaged weights generate images
-for validation prompts, with 16 Euler steps and the same guidance for all. On `shapes` the quality is .85 of the captions
+Each run uses one thread. After each of the last nine twentieths of a run, its averaged weights generate images for
+validation prompts, with 16 Euler steps and the same guidance for all. On `shapes` the quality is .85 of the captions
 satisfied, and a validation loss (at uniform times) of at most that of the first run that satisfies as many. On
 Fashion-MNIST, which `tmatch data fashion-mnist --out data/fashion-mnist` writes, it is a Frechet distance. Evaluation
 does not count, checkpoints do. Runs resume, and finished ones are kept in --work; rows of other settings and seeds stay
