@@ -126,6 +126,7 @@ def reliability_and_speed() -> list[str]:
         f"{max(row['levels'] for row in small)} of 256 levels at most; "
         f"{sum(row['tensors_that_differ'] for row in large)} of {sum(row['images'] for row in large)}",
         f"yes, {prepared['killed']} kills; {prepared['peak_mb']} and {prepared['peak_mb_of_a_tenth']} MB",
+        labelled_data(),
         f"{result('sampler_overhead')['ratio']:.2f}",
         f"{step['beyond_the_networks']:.1%} of a step; {speed}",
         *(f"{size['eager'][key]:.2f}; {size['compiled'][key]:.2f}" for size, key in ratios),
@@ -133,6 +134,14 @@ def reliability_and_speed() -> list[str]:
         percent([size["eager"]["share_of_matmul"] for size in processes], 1),
         f"{compiled}; neither compiled, {eager}",
     ]
+
+
+def labelled_data() -> str:
+    found = result("labelled_data")
+    assert found["same_images"]
+    assert found["same_labels"]
+    speed = found["times_as_fast_as_the_loop"]
+    return f"yes; {found['largest_difference']:g}; {speed['class folders']} and {speed['npz']}"
 
 
 @pytest.mark.parametrize("cells", [quality, reliability_and_speed])
