@@ -48,7 +48,8 @@ def test_a_saved_pipeline_generates_the_same_images(name: str, tmp_path: Path) -
     one, other = (pipe("a red circle", seed=3, **fast(name)) for pipe in (first, second))
     assert torch.equal(one.tensors, other.tensors)
     assert one.images[0].size == (32, 32)
-    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"model.json", "model.safetensors", "README.md"}
+    files = {"model.json", "model.safetensors", "presets.json", "README.md"}
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == files
 
 
 def test_an_image_equals_that_of_generate_and_does_not_depend_on_other_prompts(shared: Pipeline) -> None:
@@ -56,7 +57,7 @@ def test_an_image_equals_that_of_generate_and_does_not_depend_on_other_prompts(s
     last = shared("a blue square", num_inference_steps=2, guidance_scale=1.5, seed=3)
     assert len(both.images) == 4
     torch.testing.assert_close(both.tensors[3], last.tensors[0], rtol=0, atol=1e-5)
-    sampling = shared.config.sampling.updated(steps=2, guidance=1.5)
+    sampling = shared.model.sampling().updated(steps=2, guidance=1.5)
     assert torch.equal(shared.networks.generate(["a blue square"], [3], sampling).images, last.tensors)
 
 
@@ -335,7 +336,7 @@ def test_a_model_is_uploaded_with_its_card(shared: Pipeline, monkeypatch: pytest
     for private in (False, True):
         assert shared.push_to_hub("someone/shapes", private=private) == "url/someone/shapes"
         assert Hub.sent["private"] is private
-    assert Hub.sent["files"] == {"model.json", "model.safetensors", "README.md"}
+    assert Hub.sent["files"] == {"model.json", "model.safetensors", "presets.json", "README.md"}
 
 
 def test_a_failed_upload_keeps_the_export(
