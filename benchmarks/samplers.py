@@ -87,7 +87,7 @@ def seconds_per_image(models: list[str], rows: list[Row], repeats: int, images: 
     """The median of every row, with all rows in turns."""
     pipelines = {Path(model).name: load_model(model).pipeline for model in models}
     prompts = shapes_split(images, "validation").captions
-    configs = [SamplingConfig.model_validate(row["sampling"]) for row in rows]
+    configs = [SamplingConfig.model_validate_json(json.dumps(row["sampling"])) for row in rows]
     seconds: list[list[float]] = [[] for _ in rows]
     for _ in range(repeats):
         for row, config, found in zip(rows, configs, seconds, strict=True):

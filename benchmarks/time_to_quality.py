@@ -60,6 +60,7 @@ TASKS = {
             "adamw": {"train.steps": 25_000, "train.learning_rate": 2e-3, **ADAMW},
             "adamw, short": {"train.steps": 9_000, "train.learning_rate": 2e-3, **ADAMW},
             "muon": {"train.steps": 7_500, "train.learning_rate": 4e-3, **MUON},
+            "muon, long": {"train.steps": 11_000, "train.learning_rate": 4e-3, **MUON},
         },
     ),
     "fashion-mnist": Task(

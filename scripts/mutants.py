@@ -790,8 +790,8 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "evaluation: a metric replaces the seconds": ("(result | measured).keys()", "result.keys()"),
     }),
     "app/evaluate.py": ("app/test_generate.py::test_evaluate_compares_with_real_images", {
-        "evaluation: the reference of another split": ("data.eval_reference(split)", "data.eval_reference()"),
-        "evaluation: the reference is of the prompts": ("data.eval_reference(split)", "images"),
+        "evaluation: the reference of another split": ("source.eval_reference(split)", "source.eval_reference()"),
+        "evaluation: the reference is of the prompts": ("source.eval_reference(split)", "images"),
     }),
     "eval/captions.py": ("eval/test_evaluate.py::test_the_interval_covers_the_true_share_95_percent_of_the_time", {
         "interval: 90%": ("z: float = 1.96", "z: float = 1.64"),
@@ -818,7 +818,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "tune: nothing is searched": ("ROUNDS, FINALISTS = 2,", "ROUNDS, FINALISTS = 0,"),
     }),
     "app/tune.py": ("app/test_tune.py", {
-        "tune: settings are chosen by test prompts": ('* prompts, "validation")', '* prompts, "test")'),
+        "tune: settings are chosen by test prompts": ('count, "validation")', 'count, "test")'),
         "tune: the reference is test images": ('eval_reference("validation")', 'eval_reference("test")'),
         "tune: measurements of other weights are used": ("fingerprint(pipeline.trained(), repr(same))", 'repr("all")'),
         "tune: it starts from earlier presets": ("choose(model.config.run.sampling,", "choose(model.sampling(),"),
@@ -922,7 +922,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "manifest: the number of samples is not compared": ("manifest.samples != (found", "0 > (found"),
     }),
     "data/sources/files.py": ("data/test_labelled_sources.py", {
-        "labels of folders: the class after": ("bisect_left(self.classes", "1 + bisect_left(self.classes"),
+        "labels of folders: the class after": ("name in enumerate(classes or ())", "name in enumerate(classes or (), 1)"),
     }),
     "data/sources/source.py": ("data/test_labelled_sources.py", {
         "labels: out of range": ("not 0 <= label < len(classes)", "label >= len(classes)"),

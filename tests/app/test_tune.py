@@ -129,7 +129,7 @@ def test_measurements_of_other_weights_are_not_used(copied: Path, tmp_path: Path
 def test_models_whose_presets_could_not_be_stored_are_rejected(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(ShapesData, "eval_prompts", lambda *_: None)
-        assert_rejected(run("tune", str(copied), *TUNE), "has no evaluation prompts")
+        assert_rejected(run("tune", str(copied), *TUNE), "has no validation prompts")
     (copied / "model.safetensors").unlink()
     assert_rejected(run("tune", str(copied), *TUNE), "not finished")
     monkeypatch.setattr("tmatch.runs.load.download", lambda name, hub: copied)

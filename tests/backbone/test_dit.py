@@ -15,7 +15,7 @@ def parameters(network: torch.nn.Module) -> int:
 def test_the_sizes_of_the_paper() -> None:
     with torch.device("meta"):
         backbone = tm.DiT(channels=16, width=2048, depth=24, heads=16, condition_width=4096)
-        model = tm.build("dtm", backbone, channels=16)
+        model = tm.build("dtm", backbone, channels=16, head=tm.HeadConfig(width=1024))
         llama = tm.Llama(16, width=2048, depth=34, heads=16, condition_width=4096)
     assert parameters(backbone) == pytest.approx(1.7e9, rel=0.05)
     assert parameters(llama) == pytest.approx(1.7e9, rel=0.05)
