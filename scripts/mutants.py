@@ -922,7 +922,7 @@ MUTANTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         "manifest: the number of samples is not compared": ("manifest.samples != (found", "0 > (found"),
     }),
     "data/sources/files.py": ("data/test_labelled_sources.py", {
-        "labels of folders: the class after": ("name in enumerate(classes or ())", "name in enumerate(classes or (), 1)"),
+        "labels of folders: the class after": ("enumerate(classes or ())", "enumerate(classes or (), 1)"),
     }),
     "data/sources/source.py": ("data/test_labelled_sources.py", {
         "labels: out of range": ("not 0 <= label < len(classes)", "label >= len(classes)"),
