@@ -1,8 +1,10 @@
 """Head steps that fall over the tokens, against constant numbers: quality and images per second.
 
+    tmatch train shapes-fhtm-3 --train.steps 2200 --out runs/fhtm-3
+    tmatch train shapes-mar --train.steps 3500 --out runs/mar
     python benchmarks/head_schedule.py runs/fhtm-3 runs/mar [--prompts 1000] [--out docs/results/head_schedule.json]
 
-Models are folders of runs, such as those of the recipes shapes-fhtm-3 and shapes-mar. Constant numbers of head steps
+Models are folders of runs. Constant numbers of head steps
 and schedules are measured on test prompts with fresh seeds, and all settings of a model are timed in turns. A setting
 is as good as 16 constant steps if it satisfies no fewer captions than the 95% interval of those, and its energy
 distance is at most .005 above. Settings that the result file already has for the same weights are skipped.
@@ -77,7 +79,8 @@ def report(result: Row) -> str:
         f"other training. {rows[0]['prompts']:,} captions of held-out `shapes` scenes, fresh seeds, 95% intervals.",
         "Frechet distance (FD) and energy distance are between latents of the images and of 10,000 real ones. Images",
         "per second are on one CPU thread, for a batch of 32, all settings in turns.",
-        f"`{result['command']}` measures these numbers.",
+        f"`{result['command']}` measures these numbers, after `tmatch train shapes-fhtm-3",
+        "--train.steps 2200 --out runs/fhtm-3` and `tmatch train shapes-mar --train.steps 3500 --out runs/mar`.",
         "",
         "| model | head steps | head evaluations | captions satisfied | FD | energy | images per second |",
         "|---|---|---|---|---|---|---|",

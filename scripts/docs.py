@@ -224,6 +224,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "presets": lambda: report("presets", "presets"),
     "samplers": lambda: report("samplers", "samplers"),
     "heads": lambda: report("samplers", "heads"),
+    "head_schedule": lambda: report("head_schedule", "head_schedule"),
+    "time_to_quality": lambda: report("time_to_quality", "time_to_quality"),
     "fuzz": lambda: report("fuzz", "fuzz"),
 }
 """Generated pages, by the name of their file in docs/."""

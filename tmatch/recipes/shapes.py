@@ -11,13 +11,19 @@ from tmatch.train import TrainConfig
 from tmatch.variants import HeadConfig
 
 
-def _shapes(variant: str, steps: int, description: str, **settings: Any) -> Callable[[], RunConfig]:  # noqa: ANN401
-    """A variant on the latents or codes of `shapes`; `steps` makes the training seconds of all variants equal."""
+def _shapes(
+    variant: str, steps: int, description: str, learning_rate: float = 2e-3, **settings: Any  # noqa: ANN401
+) -> Callable[[], RunConfig]:  # fmt: skip
+    """A variant on the latents or codes of `shapes`; `steps` makes the training seconds of all variants equal.
+
+    A head on a frozen backbone is trained with AdamW, and everything else with Muon.
+    """
 
     def recipe() -> RunConfig:
         train = TrainConfig(
-            steps=steps, batch_size=64, learning_rate=2e-3, betas=(0.9, 0.95), weight_decay=0.01, warmup=200,
-            cooldown=0.3, ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
+            steps=steps, batch_size=64, optimizer="adamw" if "init" in settings else "muon",
+            learning_rate=learning_rate, betas=(0.9, 0.95), weight_decay=0.01, warmup=200, cooldown=0.3,
+            ema_decay=0.999, validate_every=1000, preview_every=1000, seed=1,
         )  # fmt: skip
         own = {"autoencoder": "shapes", "text": WordsConfig(), "head": HeadConfig(width=128, depth=2), **settings}
         return RunConfig(train=train, variant=variant, data=ShapesData(), **own)
@@ -44,7 +50,7 @@ _MASKGIT: dict[str, Any] = {**_CODES, "sampling": SamplingConfig(steps=None, ord
 _LLAMA: dict[str, Any] = {**_OWN_STEPS, "backbone": BackboneConfig(kind="llama", depth=5)}
 
 SHAPES_RECIPES: dict[str, Callable[[], RunConfig | AutoencoderRun]] = {
-    "shapes-fm": _shapes("fm", 25_000, "Flow matching."),
+    "shapes-fm": _shapes("fm", 15_000, "Flow matching.", learning_rate=4e-3, density="logit-normal"),
     "shapes-dtm": _shapes("dtm", 20_000, "DTM as in the paper."),
     "shapes-dtm-mean": _shapes("dtm-mean", 20_000, "DTM with a mean read-out beside the head, which learns faster."),
     "shapes-dtm-from-fm": _shapes(
