@@ -212,6 +212,9 @@ def test_one_folder_of_a_class_and_folders_of_splits_are_explained(tmp_path: Pat
         open_source(str(tmp_path / "one"), labels="folders")
     for split in ("train", "test"):
         save_png(tmp_path / "splits" / split / "a.png", pixels()[0])
+        class_folders(tmp_path / "imagenet" / split, pixels())
+    with pytest.raises(ValueError, match="holds the splits test, train; pass one"):
+        open_source(str(tmp_path / "imagenet"))
     with pytest.raises(ValueError, match="holds the splits test, train"):
         open_source(str(tmp_path / "splits"))
 

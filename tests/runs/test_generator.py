@@ -19,7 +19,7 @@ from tmatch.datasets import FolderData, ShapesData, shapes_split
 from tmatch.eval.evaluate import evaluate
 from tmatch.generation.config import SamplingConfig
 from tmatch.runs import MODELS, AutoencoderRun, BackboneConfig, RunConfig, fit, load_model
-from tmatch.runs.export import export
+from tmatch.runs.export import export, model_card
 from tmatch.times import Continuous, LogitNormal, Uniform
 from tmatch.train import TrainConfig
 
@@ -46,10 +46,17 @@ def test_a_run_writes_a_model_that_loads(variant: str, tmp_path: Path) -> None:
     assert model.pipeline.generate(["a red circle"], [3], model.config.run.sampling).images.shape == (1, 3, 32, 32)
 
 
-def test_an_unfinished_run_loads_from_its_newest_checkpoint(finished: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_loads_from_its_newest_checkpoint_and_says_so(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fit(small_run(), tmp_path)
     newest = load_file(tmp_path / "step-00000006" / "ema.safetensors")
     (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "step-00000006").rename(tmp_path / "gone")
+    loaded = load_model(str(tmp_path))
+    assert (loaded.step, "is not finished: loaded step 4 of 6" in capsys.readouterr().err) == (4, True)
+    assert "for 4 of 6 steps" in model_card(loaded, "x")
+    (tmp_path / "gone").rename(tmp_path / "step-00000006")
     pipeline = load_model(str(tmp_path)).pipeline
     assert all(torch.equal(tensor, pipeline.get_parameter(name)) for name, tensor in newest.items())
 
