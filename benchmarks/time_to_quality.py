@@ -4,8 +4,7 @@
 
 Each run uses one thread. After each of the last nine twentieths of a run, its averaged weights generate images for
 validation prompts, with 16 Euler steps and the same guidance for all. On `shapes` the quality is .85 of the captions
-satisfied, and a validation loss (at uniform times) of at most that of the first run that satisfies as many. On
-Fashion-MNIST, which `tmatch data fashion-mnist --out data/fashion-mnist` writes, it is a Frechet distance. Evaluation
+satisfied, and a validation loss (at uniform times) of at most that of the first run that satisfies as many. Evaluation
 does not count, checkpoints do. Runs resume, and finished ones are kept in --work; rows of other settings and seeds stay
 in --out. `make docs` writes docs/time_to_quality.md.
 """
@@ -61,13 +60,6 @@ TASKS = {
             "adamw, short": {"train.steps": 9_000, "train.learning_rate": 2e-3, **ADAMW},
             "muon": {"train.steps": 7_500, "train.learning_rate": 4e-3, **MUON},
             "muon, long": {"train.steps": 11_000, "train.learning_rate": 4e-3, **MUON},
-        },
-    ),
-    "fashion-mnist": Task(
-        "fashion-mnist-fm", 1.0, "frechet", "frechet_distance", 30.0,
-        {
-            "adamw": {"train.steps": 3_000, "train.learning_rate": 1e-3, **ADAMW},
-            "muon": {"train.steps": 2_000, "train.learning_rate": 2e-3, **MUON},
         },
     ),
 }  # fmt: skip
