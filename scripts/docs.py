@@ -44,25 +44,13 @@ ABOUT = {
 }
 """What each group of recipes is for."""
 
-LONG, MOST = "70 to 80 minutes", "{} minutes for 30% of the steps"
+FAMILY = (
+    "fm", "dtm", "dtm-mean", "ar", "artm-2", "artm-3", "artm-3-dependent", "fhtm-2", "fhtm-2-llama", "fhtm-3",
+    "fhtm-3-llama", "fhtm-3-dependent", "mar", "mar-fluid", "martm-2", "ar-discrete", "mar-discrete",
+)  # fmt: skip
 TIMES = {
-    "shapes-fm": LONG,
-    "shapes-dtm": LONG,
-    "shapes-dtm-mean": LONG,
+    **{f"shapes-{name}": "30 to 40 minutes" for name in FAMILY},
     "shapes-dtm-from-fm": "17 minutes",
-    "shapes-ar": "70 minutes",
-    "shapes-artm-2": MOST.format(24),
-    "shapes-artm-3": "70 minutes",
-    "shapes-artm-3-dependent": MOST.format(24),
-    "shapes-fhtm-2": MOST.format(21),
-    "shapes-fhtm-2-llama": MOST.format(23),
-    "shapes-fhtm-3": MOST.format(20),
-    "shapes-fhtm-3-llama": MOST.format(20),
-    "shapes-fhtm-3-dependent": MOST.format(22),
-    "shapes-mar": MOST.format(23),
-    "shapes-martm-2": MOST.format(20),
-    "shapes-ar-discrete": MOST.format(27),
-    "shapes-mar-discrete": MOST.format(27),
     "shapes-autoencoder": "7 minutes (two cores)",
     "shapes-codes-autoencoder": "25 minutes",
     "shards-fm": "52 minutes for 5,000 steps",
