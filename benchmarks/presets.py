@@ -82,7 +82,7 @@ def main() -> None:
     for model, name, preset in jobs:
         key = (digest(model), json.dumps(preset.sampling.model_dump(mode="json")), args.prompts)
         row = known.setdefault(key, known.get(key) or measure(model, name, preset.sampling, args.prompts))
-        result["rows"].append({**row, "model": model, "preset": name})
+        result["rows"].append({**row, "model": Path(model).name, "preset": name})
         print({key: value for key, value in row.items() if key not in ("sampling", "skills", "weights")}, flush=True)
         kept = [row for row in known.values() if row not in result["rows"]]
         args.out.write_text(json.dumps({**result, "rows": [*result["rows"], *kept]}, indent=1) + "\n")

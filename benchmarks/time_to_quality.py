@@ -5,8 +5,8 @@
 Each run uses one thread. After each of the last nine twentieths of a run, its averaged weights generate images for
 validation prompts, with 16 Euler steps and the same guidance for all. On `shapes` the quality is .85 of the captions
 satisfied, and a validation loss (at uniform times) of at most that of the first run that satisfies as many. Evaluation
-does not count, checkpoints do. Runs resume, and finished ones are kept in --work; rows of other settings and seeds stay
-in --out. `make docs` writes docs/time_to_quality.md.
+does not count, checkpoints do. Killed runs resume (after Ctrl-C, the seconds of its part are lost), and finished
+ones are kept in --work; rows of other settings and seeds stay in --out. `make docs` writes docs/time_to_quality.md.
 """
 
 import argparse
@@ -147,9 +147,10 @@ def report(result: Row) -> str:
 
 
 def main() -> None:
+    names = sorted({name for task in TASKS.values() for name in task.settings})
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--settings", nargs="+", default=["adamw", "muon"])
+    parser.add_argument("--settings", nargs="+", default=["adamw", "muon"], choices=names)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
@@ -158,7 +159,9 @@ def main() -> None:
     args = parser.parse_args()
     jobs = [(task, name, seed) for task in args.tasks for seed in args.seeds for name in args.settings]
     result: Row = json.loads(args.out.read_text()) if args.out.exists() else {"runs": []}
-    kept = [run for run in result["runs"] if (run["task"], run["settings"], run["seed"]) not in jobs]
+    order = {(task, name): k for task in TASKS for k, name in enumerate(TASKS[task].settings)}
+    known = [run for run in result["runs"] if (run["task"], run["settings"]) in order]
+    kept = [run for run in known if (run["task"], run["settings"], run["seed"]) not in jobs]
     with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
         futures = []
         for task, name, seed in jobs:
@@ -166,7 +169,6 @@ def main() -> None:
             given = {"task": task, "settings": name, "seed": seed, "changes": changes}
             futures.append((given, pool.submit(train, TASKS[task], changes, seed, args.prompts, out)))
         runs = [*kept, *({**given, "rows": future.result()} for given, future in futures)]
-    order = {(task, name): k for task in TASKS for k, name in enumerate(TASKS[task].settings)}
     runs.sort(key=lambda run: (order[run["task"], run["settings"]], run["seed"]))
     args.out.write_text(json.dumps({"prompts": args.prompts, "runs": runs}, indent=1) + "\n")
 

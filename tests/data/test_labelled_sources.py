@@ -25,7 +25,7 @@ from labelled import (
 
 from tmatch.data import FolderImages
 from tmatch.data.sources import Source, open_local, open_source
-from tmatch.data.sources.source import Unusable
+from tmatch.data.sources.source import Unusable, in_order
 
 Contents = set[tuple[int | None, bytes]]
 
@@ -100,6 +100,11 @@ def test_rows_of_labelled_images_are_in_a_fixed_random_order(tmp_path: Path) -> 
         assert orders[0] == orders[1]
         assert 3 < sum(orders[0]) < 17
         assert 0.2 < np.mean(FolderImages(path, 2, held_out=True, fold=2, part=slice(20)).captions) < 0.8
+
+
+def test_the_order_of_classes() -> None:
+    assert in_order(["2", "10", "-1", "02"]) == ["-1", "02", "2", "10"]
+    assert in_order(["b", "10", "2"]) == ["10", "2", "b"]
 
 
 def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -215,6 +220,8 @@ def test_one_folder_of_a_class_and_folders_of_splits_are_explained(tmp_path: Pat
         class_folders(tmp_path / "imagenet" / split, pixels())
     with pytest.raises(ValueError, match="holds the splits test, train; pass one"):
         open_source(str(tmp_path / "imagenet"))
+    with pytest.raises(ValueError, match="holds the splits test, train; pass one"):
+        open_source(str(tmp_path / "imagenet"), labels="none")
     with pytest.raises(ValueError, match="holds the splits test, train"):
         open_source(str(tmp_path / "splits"))
 

@@ -70,12 +70,17 @@ def test_evaluation_of_an_export_needs_the_folder(tmp_path: Path, capsys: pytest
     command = ["evaluate", "--model", str(tmp_path / "exported"), "--steps", "1", "--prompts", "9", "--json"]
     with pytest.raises(SystemExit):
         main(command)
-    assert "pass their folder (--data)" in capsys.readouterr().err
+    assert "is not stored with the model: pass it (--data;" in capsys.readouterr().err
     found = []
     for split in ("test", "validation"):
         main([*command, "--data", str(folder), "--split", split])
         found.append(json.loads(capsys.readouterr().out)["energy_distance"])
     assert found[0] != found[1]
+    (folder / "dog").rename(folder / "ant")
+    with pytest.raises(SystemExit):
+        main([*command, "--data", str(folder)])
+    assert "other classes than the model, whose first is 'cat'" in capsys.readouterr().err
+    (folder / "ant").rename(folder / "dog")
     splits = [FolderData(folder=folder, size=8).eval_prompts(9, split) for split in ("test", "validation")]
     assert not set(splits[0].names) & set(splits[1].names)
 

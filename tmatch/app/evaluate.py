@@ -14,7 +14,7 @@ from tmatch.data import CaptionedImages
 from tmatch.datasets.base import DataConfig, Split
 from tmatch.eval import DEFAULT_METRICS
 from tmatch.eval.evaluate import evaluate
-from tmatch.runs import load_model
+from tmatch.runs import LoadedModel, load_model
 from tmatch.tensors import positive_int
 
 
@@ -42,7 +42,7 @@ def main(
     positive_int("The number of prompts", prompts)
     loaded = load_model(model)
     source = loaded.config.run.data.at(data)
-    images, metrics = evaluation_set(model, source, metrics, prompts, split)
+    images, metrics = evaluation_set(loaded, source, metrics, prompts, split)
     config = sampling.apply(loaded)
     result = evaluate(
         loaded.pipeline, images.captions, source.eval_reference(split), metrics, config,
@@ -56,12 +56,18 @@ def main(
 
 
 def evaluation_set(
-    model: str, data: DataConfig, metrics: tuple[str, ...], prompts: int, split: Split
+    model: LoadedModel, data: DataConfig, metrics: tuple[str, ...], prompts: int, split: Split
 ) -> tuple[CaptionedImages, tuple[str, ...]]:
     """The images whose prompts a model is evaluated on, and the metrics, by default those of its data set or energy."""
     images = data.eval_prompts(prompts, split)
     if images is None or len(images) == 0:
-        raise ValueError(f"The data set '{data.kind}' that {model} was trained on has no {split} prompts.")
+        raise ValueError(f"The data set '{data.kind}' that {model.folder} was trained on has no {split} prompts.")
+    classes = getattr(model.pipeline.encoder, "classes", None)
+    if images.classes is not None and classes is not None and tuple(images.classes) != tuple(classes):
+        raise ValueError(
+            f"The images have other classes than the model, whose first is '{classes[0]}': pass the folder of its "
+            "training images (--data)."
+        )
     return images, metrics or data.metrics or DEFAULT_METRICS
 
 

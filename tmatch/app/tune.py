@@ -69,7 +69,7 @@ def main(
     _require_writable(model, loaded)
     given = () if metric is None else (metric,)
     source, count = loaded.config.run.data.at(data), (SEARCH + FRESH) * prompts
-    images, metrics = evaluation_set(model, source, given, count, "validation")
+    images, metrics = evaluation_set(loaded, source, given, count, "validation")
     lookup("metric", METRICS, metrics[0])
     compute.prepare(loaded.pipeline)
     print(f"tmatch: tuning {metrics[0]} on up to {count:,} prompts; rerun the command to resume", file=sys.stderr)
@@ -98,7 +98,9 @@ def _tune(
     """The presets; measurements are kept in the cache, in a folder for everything they depend on but the settings."""
     pipeline = model.pipeline
     device = next(pipeline.model.parameters()).device.type
-    same = (__version__, model.config, metric, prompts, images.fingerprint(), device, precision)
+    real = None if reference is None else reference.fingerprint()
+    asked = (images.fingerprint(), list(images.captions))
+    same = (__version__, model.config, metric, prompts, asked, real, device, precision)
     folder = cache_folder() / "tune" / fingerprint(pipeline.trained(), repr(same))[:32]
     with locked(folder):
         tuner = Tuner(

@@ -48,5 +48,7 @@ class FolderData(ImageData):
 
     def _known(self) -> Path:
         if self.folder is None:
-            raise ValueError("The model does not store where its images are: pass their folder (--data).")
+            raise ValueError(
+                "The folder of the images is not stored with the model: pass it (--data; to train, --data.folder)."
+            )
         return self.folder

@@ -16,7 +16,7 @@ def _shapes(
 ) -> Callable[[], RunConfig]:  # fmt: skip
     """A variant on the latents or codes of `shapes`; `steps` makes the training seconds of all variants equal.
 
-    They are about 2,000 CPU seconds. A head on a frozen backbone is trained with AdamW, and everything else with Muon.
+    They are about 2,000 CPU seconds, with Muon. A head on a frozen backbone takes less, and is trained with AdamW.
     """
 
     def recipe() -> RunConfig:

@@ -68,15 +68,15 @@ class FileSource(LocalSource):
 class MetadataSource(FileSource):
     """The images that `metadata.jsonl` lists, one {"file_name": ..., "text": ...} per line.
 
-    A text may be a list of captions; `column` names another key for captions, None reads none. If no line has strings
-    but the `label` of its class, the rows have labels, and are in a fixed random order.
+    A text may be a list of captions; `column` names another key for captions, None reads none. If the lines have a
+    `label` and no caption, it is the class, and the rows are in a fixed random order.
     """
 
     def __init__(self, folder: Path, column: str | None = "text") -> None:
         super().__init__(folder)
         lines = (folder / METADATA).read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
         self.lines = [line for line in lines if line.strip()]
-        self.column = column if any(map(_may_have_caption, self.lines)) else None
+        self.column = column if any(_may_have_caption(line, column) for line in self.lines) else None
         self.captioned = self.column is not None
         self.numbers, self.index = list(range(len(self.lines))), {}
         if column is not None and not self.captioned:
@@ -113,13 +113,14 @@ class MetadataSource(FileSource):
         return Entry(name, as_captions(row[self.column]))
 
 
-def _may_have_caption(line: bytes) -> bool:
+def _may_have_caption(line: bytes, column: str | None) -> bool:
     """Whether a line of `metadata.jsonl` has a key that could be a caption."""
     try:
         row = parse_json(line)
     except Unusable:
         return False
-    return any(isinstance(row[key], str | list) for key in row.keys() - {"file_name", LABEL})
+    others = [row[key] for key in row.keys() - {"file_name"}]
+    return column in row or (LABEL not in row and any(isinstance(value, str | list) for value in others))
 
 
 def _label(line: bytes) -> str | None:

@@ -33,7 +33,6 @@ def _recognized(folder: Path, column: str) -> FileSource:
     if any(images and captions for _, images, captions in map(split_row, rows)):
         return PairSource(folder, rows)
     names = _images(folder, rows)
-    _require_no_splits(folder, {name.partition("/")[0] for name in names})
     above = {name.rpartition("/")[0] for name in names if not name.endswith(LINKED)}
     classes = len(above) > 1 and not any(parent == "" or "/" in parent for parent in above)
     return _in_classes(folder, names) if classes else ImageFiles(folder, names)
@@ -74,7 +73,10 @@ def _require_no_splits(folder: Path, tops: set[str]) -> None:
 
 
 def _listed(folder: Path) -> list[str]:
-    return sorted(progress_bar(list_files(str(folder)), f"Listing {folder}"))
+    rows = sorted(progress_bar(list_files(str(folder)), f"Listing {folder}"))
+    if all("/" in row for row in rows):
+        _require_no_splits(folder, {row.partition("/")[0] for row in rows})
+    return rows
 
 
 def _images(folder: Path, rows: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -123,8 +124,8 @@ def conditions_in_words(captioned: bool, classes: Sequence[str] | None) -> str:
 
 def in_order(classes: Iterable[str]) -> list[str]:
     """The names of classes in their order: that of the numbers if all are numbers, and else of the alphabet."""
-    names = set(classes)
-    return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+    names = sorted(set(classes))
+    return sorted(names, key=int) if all(re.fullmatch(r"-?[0-9]+", name) for name in names) else names
 
 
 def require_classes(name: str, classes: Sequence[str], labels: Sequence[int]) -> tuple[str, ...]:
