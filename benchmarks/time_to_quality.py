@@ -46,11 +46,6 @@ class Task:
     bar: float
     settings: dict[str, Row]
 
-    def reached(self, row: Row, loss: float) -> bool:
-        """Whether an evaluation is as good; a score between 0 and 1 is better if larger."""
-        good = row["score"] >= self.bar if self.bar < 1 else row["score"] <= self.bar
-        return good and bool(row["validation_loss"] <= loss)
-
 
 TASKS = {
     "shapes": Task(
@@ -111,22 +106,29 @@ def train(task: Task, changes: Row, seed: int, prompts: int, out: Path) -> list[
 
 def table(task: Task, runs: list[Row]) -> list[str]:
     """The rows of one task."""
-    good = [row for row in runs[0]["rows"] if task.reached(row, float("inf"))]
-    loss = (good or runs[0]["rows"])[0 if good else -1]["validation_loss"]
+
+    def first(run: Row, loss: float = float("inf")) -> Row | None:
+        return next((row for row in run["rows"] if row["score"] >= task.bar and row["validation_loss"] <= loss), None)
+
+    there = first(runs[0]) or runs[0]["rows"][-1]
+    loss = there["validation_loss"]
     lines = [
-        f"The quality is a {task.metric} score of {task.bar:g} and a validation loss of at most {loss}, which is where "
-        "the first run reaches this score." if good else "The first run does not reach the quality.",
+        f"The score is the share of captions satisfied, and its bar is {task.bar:g}. The loss is the validation loss",
+        f"at uniform times, and its bar is {loss}, where the first run reaches the score.",
         "",
-        "| settings | seed | steps of the run | steps | CPU seconds | score | validation loss | score at the end |",
+        "| settings | seed | steps of the run | steps to the score | CPU seconds | loss there | CPU seconds to both | "
+        "score and loss at the end |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for run in runs:
-        row = next((row for row in run["rows"] if task.reached(row, loss)), None)
-        cells = ["not reached", "", "", ""]
-        if row is not None:
-            cells = [f"{row['step']:,}", f"{row['cpu_seconds']:.0f}", f"{row['score']:g}", str(row["validation_loss"])]
-        last, steps = run["rows"][-1], f"{run['changes']['train.steps']:,}"
-        lines.append(f"| {run['settings']} | {run['seed']} | {steps} | {' | '.join(cells)} | {last['score']:g} |")
+        cells = ["not reached", "", ""]
+        if (row := first(run)) is not None:
+            cells = [f"{row['step']:,}", f"{row['cpu_seconds']:,.0f}", str(row["validation_loss"])]
+        both, last = first(run, loss), run["rows"][-1]
+        cells += ["not reached" if both is None else f"{both['cpu_seconds']:,.0f}"]
+        end, steps = f"{last['score']:.3f}, {last['validation_loss']}", f"{run['changes']['train.steps']:,}"
+        end += f" after {last['cpu_seconds']:,.0f} s"
+        lines.append(f"| {run['settings']} | {run['seed']} | {steps} | {' | '.join(cells)} | {end} |")
     return [*lines, ""]
 
 
