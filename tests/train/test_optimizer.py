@@ -34,6 +34,14 @@ def test_the_singular_values_become_about_one(shape: tuple[int, int]) -> None:
     torch.testing.assert_close(orthogonalized(1e3 * x), orthogonalized(x))
 
 
+def test_small_singular_values_grow_and_never_exceed_the_others() -> None:
+    values = torch.logspace(-6, 0, 64) / torch.logspace(-6, 0, 64).norm()
+    found = orthogonalized(torch.diag(values)).diagonal()
+    assert bool((found > values).all())
+    assert found.max() < 1.1
+    assert found[values < 0.01].diff().min() > 0
+
+
 def test_the_steps_are_those_of_pytorch() -> None:
     """Which orthogonalizes in bfloat16, less exactly."""
     grads = [gradient(40, 16, seed=seed) for seed in range(3)]
