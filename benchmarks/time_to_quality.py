@@ -121,7 +121,7 @@ def report(result: Row) -> str:
     lines += [
         "CPU seconds of one core until the averaged weights of flow matching on `shapes` reach a quality on",
         f"{result['prompts']:,} validation captions, in {SAMPLING.steps} Euler steps; without evaluation, with",
-        "checkpoints. Runs are evaluated after each of their last nine twentieths; they shared the machine with others.",
+        "checkpoints. Runs are evaluated after each of their last nine twentieths; they shared the machine.",
         "`python benchmarks/time_to_quality.py --settings NAME --seeds SEED` adds a row and defines the settings.",
         "",
     ]
